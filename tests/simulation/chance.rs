@@ -1,4 +1,4 @@
-//! The random numbers of a simulation, all from one seed.
+//! The random numbers of a simulation, which all depend on its seed.
 
 /// Steele and Vigna's `SplitMix64`.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ impl Chance {
         Self(seed)
     }
 
-    /// A generator with numbers that do not depend on how many are drawn here later.
+    /// Makes a generator whose numbers do not depend on later draws from this one.
     pub(crate) fn branch(&mut self) -> Self {
         Self(self.next())
     }
@@ -22,12 +22,12 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Draws a number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// A number from `least` to `most`, both included.
+    /// Draws a number from `least` to `most`, both included.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
@@ -40,7 +40,7 @@ impl Chance {
         among[self.index(among.len())]
     }
 
-    /// True in `often` of a thousand draws.
+    /// Returns `true` in `often` of a thousand draws.
     pub(crate) fn permille(&mut self, often: u64) -> bool {
         self.below(1000) < often
     }

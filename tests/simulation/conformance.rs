@@ -1,6 +1,6 @@
-//! Compares the modelled server with a real one: both get the same commands at the same times, and must give the same replies.
+//! Compares the modelled server with a real one: both get the same commands at the same times, and must send the same replies.
 //!
-//! The clock of the real server stands, and is set forward between two commands.
+//! The clock of the real server is stopped, and moved forward between commands.
 
 use std::{
     io::{Read, Write},
@@ -24,17 +24,17 @@ use crate::{
 const SEEDS: u64 = 8;
 const COMMANDS: usize = 1000;
 
-/// Runs any command from a script, which gets the reply as in RESP2.
+/// A script that runs any command, whose reply it sees as in RESP2.
 const ANY: &str = "return redis.call(unpack(ARGV))";
 
-/// The first two clients speak RESP3, and subscribe to a channel each.
+/// The number of clients. The first two speak RESP3, and subscribe to a channel each.
 const CLIENTS: usize = 3;
 
-/// The time of the first command in microseconds since 1970: in 2026.
+/// The time of the first command in microseconds since 1970, in 2026.
 const START_US: i64 = 1_790_000_000_000_000;
 
 #[test]
-fn the_modelled_server_answers_as_a_real_one() {
+fn the_modelled_server_replies_like_a_real_one() {
     for seed in 0..SEEDS {
         let mut pair = Pair::start(Kind::Distribution);
         let mut chance = Chance::new(seed);
@@ -42,10 +42,10 @@ fn the_modelled_server_answers_as_a_real_one() {
         for _ in 0..COMMANDS {
             for (client, command) in Command::some(&mut chance, pair.now_us) {
                 log.push(format!("{client}: {:?}", command.shown()));
-                let (modelled, answered) = pair.ask(client, &command.words);
+                let (modelled, answered) = pair.ask(client, &command.0);
                 assert!(
                     are_alike(&modelled, &answered),
-                    "seed {seed}, after\n{}\nthe model says {modelled:?}\na server says {answered:?}",
+                    "seed {seed}, after\n{}\nthe model replies {modelled:?}\na server replies {answered:?}",
                     log[log.len().saturating_sub(12)..].join("\n")
                 );
                 pair.now_us += any_pause_us(&mut chance);
@@ -54,12 +54,10 @@ fn the_modelled_server_answers_as_a_real_one() {
     }
 }
 
-struct Command {
-    words: Vec<String>,
-}
+struct Command(Vec<String>);
 
 impl Command {
-    /// One command, or those of a transaction, each with the client that sends it.
+    /// Draws a command, or those of a transaction, each with the client that sends it.
     fn some(chance: &mut Chance, now_us: i64) -> Vec<(usize, Self)> {
         let client = chance.index(CLIENTS);
         match chance.below(10) {
@@ -71,29 +69,24 @@ impl Command {
     }
 
     fn of(words: &[&str]) -> Self {
-        Self {
-            words: words.iter().map(|word| (*word).to_owned()).collect(),
-        }
+        Self(words.iter().map(|word| (*word).to_owned()).collect())
     }
 
     fn shown(&self) -> Vec<String> {
         let short = |word: &String| word.chars().take(60).collect();
-        self.words.iter().map(short).collect()
+        self.0.iter().map(short).collect()
     }
 
     fn plain(chance: &mut Chance) -> Self {
-        let kind = chance.below(26);
-        // Most commands fit the type of their key.
-        let is_sorted = (11..=18).contains(&kind);
-        let key = match chance.below(20) {
+        // Most keys have the type that the command needs.
+        let key = match chance.below(10) {
             0 => any_key(chance),
-            _ if is_sorted => chance.pick(&["queue", "queue", "beats"]),
             _ => chance.pick(&["lock", "lock", "lock", "clock", "fence", "mark", "other"]),
         };
-        let value = any_value(chance);
-        let ttl = any_ttl(chance);
-        let score = chance.pick(&["0", "5", "1700000000000000", "7000000000000000"]);
-        let words: &[&str] = match kind {
+        let (value, ttl) = (any_value(chance), any_ttl(chance));
+        let id = chance.pick(&["1700000000000-5", "1700000000000-2050", "9000000000000-7"]);
+        let channel = chance.pick(&["__lock_core__:grants:A", "nobody"]);
+        let words: &[&str] = match chance.below(20) {
             0 => &["SET", key, &value, "NX", "PX", ttl],
             1 => &["SET", key, &value, "PX", ttl],
             2 => &["SET", key, &value, "NX"],
@@ -105,39 +98,19 @@ impl Command {
             8 => &["XADD", key, "MAXLEN", "0", "*", "", ""],
             9 => &["PTTL", key],
             10 => &["PEXPIRE", key, ttl],
-            11 => &["ZPOPMIN", key],
-            12 => &["ZADD", key, score, &value],
-            13 => &["ZCARD", key],
-            14 => &["ZSCORE", key, &value],
-            15 => &["ZRANGE", key, "0", "-1"],
-            16 => &["ZADD", key, "NX", score, &value],
-            17 => &["ZREM", key, &value],
-            18 => &["ZREMRANGEBYSCORE", key, "-inf", score],
-            19 => &[
-                "XADD",
-                key,
-                "MAXLEN",
-                "0",
-                chance.pick(&["1700000000000-5", "1700000000000-2050", "9000000000000-7"]),
-                "",
-                "",
-            ],
-            20 => &["PING"],
-            21 => &[
-                "PUBLISH",
-                chance.pick(&["__lock_core__:grants:A", "nobody"]),
-                &value,
-            ],
-            22 => &["SET", key, &value, "PX", "0"],
-            25 => &["SET", key, &value, "KEEPTTL"],
-            23 => &["DEL", "lock", "queue", "clock"],
-            24 => &["DEL", "queue", "lock"],
+            11 => &["XADD", key, "MAXLEN", "0", id, "", ""],
+            12 => &["PING"],
+            13 => &["PUBLISH", channel, &value],
+            14 => &["SET", key, &value, "PX", "0"],
+            15 => &["SET", key, &value, "KEEPTTL"],
+            16 => &["DEL", "lock", "queue", "clock"],
+            17 => &["DEL", "queue", "lock"],
             _ => &["EXISTS", key],
         };
         Self::of(words)
     }
 
-    /// A command on sorted sets, which only scripts use.
+    /// Draws a command that only scripts use, most of them on sorted sets.
     fn of_sets(chance: &mut Chance, now_us: i64) -> Self {
         let key = chance.pick(&["queue", "holders", "beats", "holders", "other", "lock"]);
         let (value, another) = (any_value(chance), any_value(chance));
@@ -157,11 +130,15 @@ impl Command {
         let to = if chance.permille(300) { "+inf" } else { &to };
         let in_an_hour = (now_us / 1000 + 3_600_000).to_string();
         let count = chance.pick(&["0", "1", "2", "-1"]);
-        let words: &[&str] = match chance.below(14) {
+        let words: &[&str] = match chance.below(18) {
             0 | 1 => &["ZADD", key, plain, &value, greater, &another],
             2 => &["ZADD", key, "GT", plain, &value, greater, &another],
             3 => &["ZADD", key, "NX", plain, &value, greater, &another],
             4 => &["ZREM", key, &value, &another],
+            13 => &["ZPOPMIN", key],
+            14 => &["ZCARD", key],
+            15 => &["ZRANGE", key, "0", "-1"],
+            16 => &["ZREMRANGEBYSCORE", key, "-inf", to],
             5 => &["ZSCORE", key, &value],
             6 => &["ZCOUNT", key, from, to],
             7 => &["ZRANGEBYSCORE", key, from, to, "LIMIT", "0", count],
@@ -197,7 +174,7 @@ impl Command {
         let key = any_key(chance);
         let mut all = vec![(client, Self::of(&["WATCH", key]))];
         if chance.permille(400) {
-            // The other client's command may have the same key.
+            // The command of the other client may change the key.
             all.push(((client + 1) % CLIENTS, Self::plain(chance)));
         }
         let within = chance.pick(&[
@@ -225,7 +202,7 @@ impl Command {
         let all = [
             "8", lock, "clock", "queue", "beats", "holders", "seats", "result", "asked",
         ];
-        // While its slot moves, an exclusive request declares the first four keys.
+        // While its slot is moving, an exclusive request declares the first four keys.
         let few = ["4", lock, "clock", "queue", "beats"];
         let exclusive = if chance.permille(100) { &few[..] } else { &all };
         let beside_few = ["3", lock, "holders", "seats"];
@@ -298,7 +275,7 @@ impl Command {
     }
 }
 
-/// The time until the next command: most leases go on, some end, and some requests in the queue fall silent.
+/// Draws the time until the next command, in which most leases last, some end, and some requests in the queue become silent.
 fn any_pause_us(chance: &mut Chance) -> i64 {
     chance.pick(&[
         0, 0, 0, 0, 1, 300, 300, 300, 1_000, 2_000, 2_000, 8_000, 90_000,
@@ -315,7 +292,7 @@ fn any_token(chance: &mut Chance) -> &'static str {
     chance.pick(&["lc1:h/1:aa", "lc1:h/1:aa", "lc1:h/2:bb", "foreign"])
 }
 
-/// A queue entry: the second process is subscribed, the third is gone.
+/// Draws a queue entry. The last process has gone.
 fn any_entry(chance: &mut Chance) -> &'static str {
     chance.pick(&[
         "A 1 60000 x",
@@ -325,7 +302,7 @@ fn any_entry(chance: &mut Chance) -> &'static str {
     ])
 }
 
-/// Some are invalid for some commands, and some end before many commands are sent.
+/// Draws a ttl, most often a long one.
 fn any_ttl(chance: &mut Chance) -> &'static str {
     chance.pick(&["2", "200000", "60000", "60000", "60000", "60000", "60000"])
 }
@@ -345,13 +322,13 @@ fn any_value(chance: &mut Chance) -> String {
 struct Pair {
     model: Server,
     streams: Vec<TcpStream>,
-    /// What the clocks of both servers say.
+    /// The time on the clocks of both servers.
     now_us: i64,
     clock: ShiftedClock,
     _real: RedisServer,
 }
 
-/// The replies and messages that each client gets.
+/// The replies and messages for each client.
 type Replies = Vec<Vec<Reply>>;
 
 impl Pair {
@@ -378,7 +355,7 @@ impl Pair {
         pair
     }
 
-    /// Sends the command to both, and reads what each client gets until a PING of each other client is answered.
+    /// Sends a command to both. Returns the replies and messages for each client, up to the reply to a PING of each other client.
     fn ask(&mut self, client: usize, words: &[String]) -> (Replies, Replies) {
         let now_us = self.now_us;
         let since_epoch = u64::try_from(now_us).expect("after 1970");
@@ -389,7 +366,7 @@ impl Pair {
             .into_iter()
             .chain((0..CLIENTS).filter(|other| *other != client))
         {
-            // The messages that the command sends to another client come before the reply to that client's PING.
+            // Messages of the command to another client arrive before the reply to that client's PING.
             let ping = ["PING".to_owned()];
             let request = request(if to == client { words } else { &ping });
             for (client_number, bytes) in self.model.receive(to as u64, &request, now_us) {
@@ -401,13 +378,13 @@ impl Pair {
         (modelled, answered)
     }
 
-    /// Reads this many replies, with the messages before them.
+    /// Reads this many replies, and the messages before them.
     fn read(&mut self, client: usize, replies: usize) -> Vec<Reply> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
         loop {
             let count = self.streams[client].read(&mut buffer).expect("open");
-            assert!(count > 0, "the server hung up");
+            assert!(count > 0, "the server closed the connection");
             bytes.extend_from_slice(&buffer[..count]);
             let all = parse_all(&bytes);
             let is_reply = |reply: &&Reply| match reply {
@@ -425,7 +402,7 @@ fn request(words: &[String]) -> Vec<u8> {
     redis::cmd(&words[0]).arg(&words[1..]).get_packed_command()
 }
 
-/// Whether both servers give the same replies.
+/// Returns whether both servers send the same replies.
 fn are_alike(one: &Replies, other: &Replies) -> bool {
     let mut each = one.iter().zip(other);
     one.len() == other.len() && each.all(|(one, other)| all_like(one, other))
@@ -474,7 +451,7 @@ fn reply(value: Value) -> Reply {
         Value::ServerError(error) => Reply::error(error.code()),
         Value::Int(number) => Reply::Int(number),
         Value::Nil => Reply::Nil,
-        // A score: outside of scripts, RESP3 has a type for it. The model has texts.
+        // Outside of scripts, RESP3 has a type for scores. The model has texts.
         Value::Double(number) => Reply::text(&number.to_string()),
         Value::BulkString(bytes) => Reply::Bulk(bytes),
         Value::Array(parts) => Reply::Array(all(parts).collect()),
@@ -483,6 +460,6 @@ fn reply(value: Value) -> Reply {
             Reply::Push([kind].into_iter().chain(all(data)).collect())
         }
         Value::Map(_) => Reply::Map(Vec::new()),
-        other => panic!("no reply: {other:?}"),
+        other => panic!("not a reply: {other:?}"),
     }
 }

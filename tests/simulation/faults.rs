@@ -1,10 +1,10 @@
-//! Injects the faults of the plan into the world, and heals them.
+//! Injects the faults of the plan, and heals them.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     model::Reply,
-    network::{Breakage, HostId, Nanos, Scope},
+    network::{Breakage, Data, HostId, Nanos},
     oracle::Oracle,
     plan::{Fault, Plan},
     scheduler::ProcessId,
@@ -15,7 +15,7 @@ pub(crate) struct Breaker {
     pub(crate) world: Arc<World>,
     pub(crate) oracle: Arc<Oracle>,
     pub(crate) plan: Arc<Plan>,
-    /// The process in which this code runs; it is not one that uses lock-core.
+    /// The process in which this code runs, which does not use lock-core.
     pub(crate) itself: ProcessId,
 }
 
@@ -43,60 +43,29 @@ impl Breaker {
     async fn breaks(&self, fault: Fault) {
         let (world, now) = (&self.world, self.world.now());
         let processes = world.processes();
-        let connections = |host, process, breakage| {
-            world
-                .network()
-                .break_connections(Scope { process, host }, breakage, now);
-        };
         match fault {
-            Fault::Reset { host, process } => connections(host, process, Breakage::Reset),
-            Fault::ResetForTheClient { host, process } => {
-                connections(host, process, Breakage::ResetForTheClient);
+            Fault::Break(scope, breakage) => {
+                world.network().break_connections(scope, breakage, now);
             }
-            Fault::HalfOpen { host, process } => connections(host, process, Breakage::HalfOpen),
-            Fault::NoReplies { host, process } => connections(host, process, Breakage::NoReplies),
-            Fault::NoRequests { host, process } => connections(host, process, Breakage::NoRequests),
-            Fault::Hold {
-                host,
-                process,
-                held,
-                span,
-            } => {
-                world
-                    .network()
-                    .hold(Scope { process, host }, processes, held, now + span);
+            Fault::Hold(scope, held, span) => {
+                world.network().hold(scope, processes, held, now + span);
             }
-            Fault::BlackHole {
-                host,
-                process,
-                span,
-            } => {
-                connections(host, process, Breakage::HalfOpen);
-                world
-                    .network()
-                    .silence(Scope { process, host }, processes, now + span);
+            Fault::BlackHole(scope, span) => {
+                let mut network = world.network();
+                network.break_connections(scope, Breakage::HalfOpen, now);
+                network.silence(scope, processes, now + span);
             }
-            Fault::Slow {
-                host,
-                process,
-                more,
-                span,
-            } => {
-                world
-                    .network()
-                    .slow_down(Scope { process, host }, processes, more, now + span);
+            Fault::Slow { scope, more, span } => {
+                let mut network = world.network();
+                network.slow_down(scope, processes, more, now + span);
             }
             Fault::Stall { host, span } => world.network().stall(host, now + span),
             Fault::Restart {
                 host,
+                data,
                 span,
                 sends_reset,
-            } => self.restart(host, span, sends_reset, true).await,
-            Fault::Amnesia {
-                host,
-                span,
-                sends_reset,
-            } => self.restart(host, span, sends_reset, false).await,
+            } => self.restart(host, data, span, sends_reset).await,
             Fault::Flush { host } => {
                 self.breaks_and_loses(&self.plan.keys, 0);
                 world.network().hosts[host].server.store.clear();
@@ -132,14 +101,14 @@ impl Breaker {
         }
     }
 
-    async fn restart(&self, host: HostId, span: Nanos, sends_reset: bool, keeps: bool) {
+    async fn restart(&self, host: HostId, data: Data, span: Nanos, sends_reset: bool) {
         let is_up = self.world.network().hosts[host].is_up;
         if !is_up {
             return;
         }
         // Of several servers, a minority may lose its data.
         match self.plan.servers.len() {
-            _ if keeps => {}
+            _ if data == Data::Kept => {}
             1 => self.breaks_and_loses(&self.plan.keys, span),
             _ => self.oracle.forgets(),
         }
@@ -148,12 +117,12 @@ impl Breaker {
             .take_down(host, sends_reset, self.world.now());
         self.wait(span).await;
         let now = self.world.now();
-        self.world.network().bring_up(host, keeps, now);
+        self.world.network().bring_up(host, data, now);
     }
 
     fn breaks_and_loses(&self, keys: &[String], span: Nanos) {
         self.oracle.breaks(keys, span);
-        // With several servers, the others still have the lock.
+        // Of several servers, the others still hold the lock.
         if self.plan.servers.len() == 1 {
             self.oracle.loses(keys);
         }

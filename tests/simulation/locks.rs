@@ -1,4 +1,4 @@
-//! Reads the locks that a server has from its data.
+//! Reads the locks from the data of a server.
 
 use lock_tests::Mode;
 
@@ -8,7 +8,7 @@ use crate::{
     scheduler::ProcessId,
 };
 
-/// The state of a lock on a server, for holders of any process.
+/// The holders of a lock on a server, of any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupied {
     Free,
@@ -18,7 +18,7 @@ pub(crate) enum Occupied {
     Permits(u16),
 }
 
-/// A holder beside others: its process, the end of its lease in milliseconds since the epoch, and its permit, if it has one.
+/// A holder of a shared lock or of a permit, with the end of its lease in milliseconds since the epoch.
 struct Beside {
     process: Option<ProcessId>,
     until: i64,
@@ -38,14 +38,14 @@ impl Host {
         }
     }
 
-    /// Whether the server has the result of a body that ran once.
+    /// Returns whether the server stores the result of a body that ran once.
     pub(crate) fn has_result(&self, key: &str, now: Nanos) -> bool {
         let name = format!("__lock_core__:result:lock:{key}");
         let now_us = self.clock_us(now);
         self.server.store.entry(name.as_bytes(), now_us).is_some()
     }
 
-    /// The processes for which the server has a lock.
+    /// Returns the processes for which the server holds a lock.
     pub(crate) fn owners(&self, key: &str, now: Nanos) -> Vec<ProcessId> {
         match self.occupied(key, now) {
             Occupied::Free => Vec::new(),
@@ -57,7 +57,7 @@ impl Host {
         }
     }
 
-    /// The time, in the world's time, for which the server has the lock for this process, in this mode and with this permit.
+    /// Returns for how long, in the world's time, the server will hold the lock for this process, in this mode and with this permit.
     pub(crate) fn holds(
         &self,
         key: &str,
@@ -68,7 +68,7 @@ impl Host {
     ) -> Option<Nanos> {
         let now_us = self.clock_us(now);
         let entry = self.server.store.entry(key.as_bytes(), now_us)?;
-        // A lease ends with the lock. A lease beside others also ends with its entry among the holders.
+        // A lease ends with the lock. That of a shared lock or of a permit also ends with its entry among the holders.
         let lock_until = entry.until.unwrap_or(i64::MAX / 1_000_000);
         let until = match (self.occupied(key, now), mode) {
             (Occupied::Exclusive, Mode::Exclusive) => {
@@ -93,7 +93,7 @@ impl Host {
         let now_us = self.clock_us(now);
         match &self.server.store.entry(key.as_bytes(), now_us)?.value {
             Value::Text(text) => Some(std::str::from_utf8(text).expect("an owner token")),
-            _ => panic!("{key} is no lock"),
+            _ => panic!("{key} is not a lock"),
         }
     }
 
@@ -108,7 +108,7 @@ impl Host {
             match self.server.store.entry(name.as_bytes(), now_us) {
                 Some(entry) => match &entry.value {
                     Value::Sorted(all) => all.clone(),
-                    _ => panic!("{name} is no set"),
+                    _ => panic!("{name} is not a set"),
                 },
                 None => Vec::new(),
             }
@@ -131,9 +131,9 @@ impl Host {
     }
 }
 
-/// The process that an owner token names.
+/// Returns the process of an owner token.
 fn process_of(token: &str) -> Option<ProcessId> {
-    // The second scheme is that of tokens without scripts.
+    // The second scheme is that of locks without scripts.
     let mut schemes = ["lc1:sim/", "lc0:sim/"].into_iter();
     let text = schemes.find_map(|scheme| token.strip_prefix(scheme))?;
     text.split(':').next()?.parse().ok()

@@ -1,10 +1,5 @@
-//! A model of a Redis server: the part that lock-core uses, in plain Rust, over a clock that can be stepped. It runs the
-//! shipped scripts in Lua, as a server does.
-//!
-//! - `server`: its clients, its scripts, and the commands that it knows;
-//! - `store`: the keys, and the commands on them;
-//! - `script`: Lua;
-//! - `protocol`: requests and replies as bytes.
+//! A model of the part of a Redis server that lock-core uses, on a clock that can be stepped. It runs the shipped scripts in Lua,
+//! as a server does.
 
 mod protocol;
 mod script;

@@ -1,7 +1,7 @@
-//! Servers, and the connections of processes to them: bytes arrive in order and with a delay, and faults hit connections.
+//! The servers, and the connections to them. Bytes arrive in order and with a delay, and faults hit connections.
 //!
-//! The seed decides how long each piece takes, how bytes are split into pieces, and whether the system accepts a whole write
-//! at once. Times are in nanoseconds since the world began.
+//! The seed determines how bytes are split into pieces, how long each piece takes, and whether the system accepts a write as a
+//! whole. Times are in nanoseconds since the world began.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,7 +25,7 @@ pub(crate) const SECOND: Nanos = 1_000_000_000;
 /// The time at which the world began, in microseconds since the epoch.
 pub(crate) const EPOCH_US: i64 = 1_800_000_000_000_000;
 
-/// After this time without a sign of a client, a server closes its connection.
+/// The time after which a server closes the connection of a silent client.
 const KEEPALIVE: Nanos = 30 * SECOND;
 
 pub(crate) struct Network {
@@ -35,22 +35,22 @@ pub(crate) struct Network {
     events: BTreeMap<(Nanos, u64), Event>,
     last_number: u64,
     chance: Chance,
-    /// The time that a message takes: the least and the most.
+    /// The shortest and the longest time that a message takes.
     latency: (Nanos, Nanos),
 }
 
-/// A machine with a server on it.
+/// A machine with a server.
 pub(crate) struct Host {
     pub(crate) server: Server,
     pub(crate) is_up: bool,
-    /// Until this time the server only receives, and answers nothing.
+    /// Until this time, the server receives but does not reply.
     stalled_until: Nanos,
-    /// The time by which its clock is ahead.
+    /// How far its clock is ahead.
     pub(crate) ahead_us: i64,
     pub(crate) rate_ppm: i64,
 }
 
-/// What a link holds back for a while.
+/// The direction in which a link delays messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Requests,
@@ -65,9 +65,9 @@ struct Link {
     requests_held_until: Nanos,
     /// Nothing arrives at the process before this time.
     replies_held_until: Nanos,
-    /// No connection is accepted or refused before this time.
+    /// A connection attempt gets no response before this time.
     silent_until: Nanos,
-    /// The extra time that each message takes, and the end of that.
+    /// The additional time that each message takes, and until when.
     slow: (Nanos, Nanos),
 }
 
@@ -96,7 +96,7 @@ enum Over {
 struct Pipe {
     /// The time at which the last piece arrives.
     last: Nanos,
-    /// Whether everything that is written gets lost.
+    /// Set if everything that is written gets lost.
     is_lost: bool,
 }
 
@@ -111,14 +111,21 @@ enum Event {
     Unclogged(ConnId),
 }
 
-/// A fault of the connections of some process with some server.
+/// The fate of a server's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    Kept,
+    Lost,
+}
+
+/// A fault of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breakage {
     /// Both ends see the reset.
     Reset,
-    /// The client sees the reset; the bytes that it wrote still arrive.
+    /// Only the client sees the reset, and the bytes that it wrote still arrive.
     ResetForTheClient,
-    /// Neither end sees an error, and nothing arrives any more.
+    /// Neither end sees an error, but nothing arrives any more.
     HalfOpen,
     /// No reply arrives any more.
     NoReplies,
@@ -127,9 +134,9 @@ pub(crate) enum Breakage {
 }
 
 /// The connections that a fault hits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
-    /// `None`: the connections of all processes.
+    /// `None` means all processes.
     pub(crate) process: Option<ProcessId>,
     pub(crate) host: HostId,
 }
@@ -160,9 +167,9 @@ impl Network {
         // The server has been up for long enough to vote.
         let started_us = host.clock_us(0) - 1_000_000_000;
         let run_id = self.run_id();
-        // As one of several servers, it has also been in use for that long.
+        // For Redlock, it has been in use for as long.
         let marker = format!("{run_id}:long-ago:1000000");
-        host.server.restart(run_id, started_us, false);
+        host.server.restart(run_id, started_us, Data::Lost);
         let words = ["__lock_core__:watched", &*marker].map(|word| word.as_bytes().to_vec());
         host.server.store.execute("SET", &words, started_us);
         self.hosts.push(host);
@@ -173,7 +180,7 @@ impl Network {
         format!("{:016x}", self.chance.next())
     }
 
-    // The methods for processes.
+    // Methods for processes.
 
     pub(crate) fn connect(&mut self, process: ProcessId, host: HostId, now: Nanos) -> ConnId {
         self.last_number += 1;
@@ -241,7 +248,7 @@ impl Network {
         self.poll_until(id, context, |conn| !conn.is_clogged)
     }
 
-    /// Waits until a connection meets the condition, or is over.
+    /// Waits until a connection meets the condition, or has ended.
     fn poll_until(
         &mut self,
         id: ConnId,
@@ -259,7 +266,7 @@ impl Network {
         }
     }
 
-    /// Reads bytes that have arrived, at most this many; none at the end of the connection.
+    /// Reads at most this many of the bytes that have arrived; none at the end of the connection.
     pub(crate) fn poll_read(
         &mut self,
         id: ConnId,
@@ -295,15 +302,15 @@ impl Network {
         self.plan(at, Event::ClientGone(id));
     }
 
-    /// The connections that their processes have not closed.
+    /// Returns the connections that their processes have not closed.
     pub(crate) fn open_connections(&self) -> Vec<(ConnId, ProcessId)> {
         let open = self.conns.iter().filter(|(_, conn)| !conn.is_closed);
         open.map(|(id, conn)| (*id, conn.process)).collect()
     }
 
-    // The methods for faults.
+    // Methods for faults.
 
-    /// Ends the connections of a killed process: the bytes that it wrote still arrive.
+    /// Ends the connections of a killed process. The bytes that it wrote still arrive.
     pub(crate) fn sever(&mut self, process: ProcessId) {
         for conn in self.conns.values_mut() {
             if conn.process == process {
@@ -336,7 +343,7 @@ impl Network {
         }
     }
 
-    /// Nothing arrives before `until`, in one direction or in both.
+    /// Delays all messages until `until`, in one direction or in both.
     pub(crate) fn hold(&mut self, scope: Scope, processes: usize, held: Held, until: Nanos) {
         self.each_link(scope, processes, |link| {
             if held != Held::Replies {
@@ -348,23 +355,23 @@ impl Network {
         });
     }
 
-    /// No process can connect before `until`.
+    /// Prevents new connections until `until`.
     pub(crate) fn silence(&mut self, scope: Scope, processes: usize, until: Nanos) {
         self.each_link(scope, processes, |link| link.silent_until = until);
     }
 
-    /// Each message takes longer by `more`, before `until`.
+    /// Makes each message take longer by `more`, until `until`.
     pub(crate) fn slow_down(&mut self, scope: Scope, processes: usize, more: Nanos, until: Nanos) {
         self.each_link(scope, processes, |link| link.slow = (more, until));
     }
 
     pub(crate) fn stall(&mut self, host: HostId, until: Nanos) {
-        // A shorter stall within a longer one does not end the longer one: requests would be answered out of order.
+        // A shorter stall must not end a longer one, or replies would be out of order.
         let stalled = &mut self.hosts[host].stalled_until;
         *stalled = until.max(*stalled);
     }
 
-    /// Ends the server; its clients see that only if `sends_reset` is set.
+    /// Ends the server. Its clients see that only if `sends_reset` is set.
     pub(crate) fn take_down(&mut self, host: HostId, sends_reset: bool, now: Nanos) {
         self.hosts[host].is_up = false;
         for id in self.within(Scope {
@@ -382,11 +389,11 @@ impl Network {
         }
     }
 
-    pub(crate) fn bring_up(&mut self, host: HostId, keeps: bool, now: Nanos) {
+    pub(crate) fn bring_up(&mut self, host: HostId, data: Data, now: Nanos) {
         let run_id = self.run_id();
         let host = &mut self.hosts[host];
         let now_us = host.clock_us(now);
-        host.server.restart(run_id, now_us, keeps);
+        host.server.restart(run_id, now_us, data);
         host.is_up = true;
     }
 
@@ -409,13 +416,13 @@ impl Network {
         }
     }
 
-    // The methods for the passing of time.
+    // Methods for the passing of time.
 
     pub(crate) fn next_event(&self) -> Option<Nanos> {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Runs the events that are due; returns the lines for the trace.
+    /// Carries out the events that are due. Returns the lines for the trace.
     pub(crate) fn run_due(&mut self, now: Nanos, traced: bool) -> Vec<String> {
         let mut notes = Vec::new();
         while let Some(entry) = self.events.first_entry()
@@ -470,7 +477,7 @@ impl Network {
         }
     }
 
-    /// Changes a connection, and wakes every task that waits for it.
+    /// Changes a connection, and wakes the tasks that wait for it.
     fn with(&mut self, id: ConnId, change: impl FnOnce(&mut Conn)) {
         if let Some(conn) = self.conns.get_mut(&id) {
             change(conn);
@@ -516,7 +523,7 @@ impl Network {
         }
     }
 
-    /// Sends bytes, as one piece or as two.
+    /// Sends bytes, in one piece or in two.
     fn send(&mut self, id: ConnId, bytes: &[u8], now: Nanos, to_server: bool) {
         let cut = if bytes.len() > 1 && self.chance.permille(20) {
             self.chance.index(bytes.len())
@@ -539,7 +546,7 @@ impl Network {
         }
     }
 
-    /// The time at which a piece that is sent now arrives: after all pieces that were sent before.
+    /// Returns the time at which a piece that is sent now arrives, after all earlier pieces.
     fn arrival(&mut self, id: ConnId, now: Nanos, to_server: bool) -> Nanos {
         let conn = self.conns.get_mut(&id).expect("just used");
         let link = self.links.entry((conn.process, conn.host)).or_default();
@@ -567,7 +574,7 @@ impl Network {
 }
 
 impl Host {
-    /// The server's clock, in microseconds since the epoch.
+    /// Returns the time on the server's clock, in microseconds since the epoch.
     pub(crate) fn clock_us(&self, now: Nanos) -> i64 {
         let passed = i64::try_from(now / 1000).expect("a short simulation");
         EPOCH_US + passed + passed * self.rate_ppm / 1_000_000 + self.ahead_us
@@ -599,7 +606,7 @@ impl Over {
 }
 
 impl Event {
-    /// A text for the trace, without the texts of scripts.
+    /// Returns the text for the trace, without the texts of scripts.
     fn shown(&self) -> String {
         let text = |bytes: &[u8]| {
             let mut text = bytes.escape_ascii().to_string().replace("\\r\\n", " ");

@@ -1,16 +1,16 @@
-//! Observes the whole world and reports violations: two holders at a time, tokens that do not grow. Further violations are a
-//! body that goes on after its lease, and a lock that is free while a waiter waits for it.
+//! Observes the whole world, and reports violations: two holders at the same time, tokens that do not grow, a body that continues
+//! after its lease, a free lock for which an attempt waits.
 //!
 //! It observes leases without changing them, and reads the servers' data directly.
 //!
-//! The `history` of the harness cannot replace it: the history has only what processes recorded of themselves, and must allow
-//! for their delays. The oracle observes between any two steps, on one clock, and needs no allowance.
+//! The `history` of the harness cannot replace it. A history consists of the processes' own records, and needs an allowance for
+//! their delays. The oracle observes between any two steps, on one clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    pin::Pin,
+    future::poll_fn,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard},
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Oracle {
     longest_ttl: Nanos,
     pub(crate) idle: Nanos,
     pub(crate) forgotten: Nanos,
-    /// Whether the order of readers and writers is checked.
+    /// Set if the order of readers and writers is checked.
     takes_turns: bool,
 }
 
@@ -45,10 +45,9 @@ struct State {
     keys: BTreeMap<String, Key>,
     last_attempt: AttemptId,
     offences: Vec<String>,
-    /// The number of servers, of several, that have lost their data.
+    /// How many of several servers have lost their data.
     forgetful: usize,
     grants: u64,
-    refused_writes: u64,
 }
 
 #[derive(Default)]
@@ -56,26 +55,25 @@ struct Key {
     holders: BTreeMap<AttemptId, Holder>,
     waiting: BTreeMap<AttemptId, Waiting>,
     phases: Phases,
-    /// Attempts that are not over.
+    /// Attempts that have not ended.
     open: BTreeMap<AttemptId, (ProcessId, Mode)>,
-    /// Since when some server has the lock for a process that does not want it.
+    /// The time since which a server has held the lock for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
-    /// The last token of each permit. A store compares those of one permit.
+    /// The last token of each permit: a store compares tokens of one permit.
     tokens_of_permits: BTreeMap<u16, u64>,
-    /// The tokens that do not belong to a shared phase.
+    /// The tokens of exclusive holders and of permits.
     tokens_of_one: BTreeSet<u64>,
-    /// The times in which exclusion was broken on purpose.
+    /// The spans of time in which exclusion was broken on purpose.
     broken: Vec<(Nanos, Nanos)>,
-    /// The times at which the only server certainly lost the lock.
+    /// The times at which the only server lost the lock.
     lost: Vec<Nanos>,
-    register: Register,
-    /// When each process called for the first attempt that it gave up since it was granted one. The request of that attempt goes on, and
-    /// may get a permit for a later one.
+    /// The time of each process's first call that it gave up since its last grant. The request of that call may still get a
+    /// permit, for a later attempt.
     given_up: BTreeMap<ProcessId, Nanos>,
-    /// The values of the bodies that ran once, and succeeded.
+    /// The values of the bodies that ran once and succeeded.
     results: BTreeSet<AttemptId>,
-    /// Since when the lock has been free although an attempt waits for it.
+    /// The time since which the lock has been free while an attempt waits for it.
     idle_since: Option<Nanos>,
 }
 
@@ -89,28 +87,26 @@ struct Holder {
     called: Nanos,
 }
 
-/// A store that refuses tokens smaller than it has seen.
-#[derive(Default)]
-struct Register {
-    largest: u64,
-    value: u64,
-    accepted: u64,
-}
-
 /// One call of acquire.
 pub(crate) struct Attempt {
     oracle: Arc<Oracle>,
     id: AttemptId,
-    keys: Vec<String>,
-    modes: Vec<Mode>,
+    keys: Vec<Wanted>,
     process: ProcessId,
     called: Nanos,
     is_granted: bool,
-    /// The largest token of each key that was returned before the call.
-    floors: Vec<u64>,
 }
 
-/// A lease that its holder believes to hold. Drop it just before the release.
+/// A key that an attempt requests.
+#[derive(Debug)]
+struct Wanted {
+    name: String,
+    mode: Mode,
+    /// The largest token that was returned before the call.
+    floor: u64,
+}
+
+/// A lease on which its holder relies. To be dropped just before the release.
 pub(crate) struct Held {
     attempt: Attempt,
     since: Nanos,
@@ -131,43 +127,38 @@ impl Oracle {
         })
     }
 
-    /// Notes that an acquire of these keys is about to be called.
-    pub(crate) fn call(
-        self: &Arc<Self>,
-        process: ProcessId,
-        keys: &[String],
-        modes: &[Mode],
-    ) -> Attempt {
+    /// Records that an acquire of these keys is about to be called.
+    pub(crate) fn call(self: &Arc<Self>, process: ProcessId, keys: &[(&str, Mode)]) -> Attempt {
         let mut state = self.lock();
         state.last_attempt += 1;
-        let id = state.last_attempt;
-        let mut floors = Vec::new();
-        let called = self.world.now();
-        for (name, mode) in keys.iter().zip(modes) {
-            let key = state.keys.entry(name.clone()).or_default();
-            key.open.insert(id, (process, *mode));
-            // An acquire of several keys waits for one after the other, and is not tracked here.
+        let (id, called) = (state.last_attempt, self.world.now());
+        let want = |&(name, mode): &(&str, Mode)| {
+            let key = state.keys.entry(name.to_owned()).or_default();
+            key.open.insert(id, (process, mode));
+            // An acquire of several keys waits for one after another, and is not tracked here.
             if keys.len() == 1 {
-                let waiting = key.phases.wait(process, *mode, called);
+                let waiting = key.phases.wait(process, mode, called);
                 key.waiting.insert(id, waiting);
             }
-            floors.push(key.tokens.last().copied().unwrap_or(0));
-        }
-        self.world
-            .note(|| format!("#{id} calls for {keys:?} {modes:?}"));
+            Wanted {
+                name: name.to_owned(),
+                mode,
+                floor: key.tokens.last().copied().unwrap_or(0),
+            }
+        };
+        let keys_wanted = keys.iter().map(want).collect();
+        self.world.note(|| format!("#{id} calls for {keys:?}"));
         Attempt {
             oracle: self.clone(),
             id,
-            keys: keys.to_vec(),
-            modes: modes.to_vec(),
+            keys: keys_wanted,
             process,
             called,
             is_granted: false,
-            floors,
         }
     }
 
-    /// Notes that exclusion on these keys is broken on purpose, from now on for `span`.
+    /// Records that exclusion on these keys is broken on purpose, from now on and for `span`.
     pub(crate) fn breaks(&self, keys: &[String], span: Nanos) {
         let now = self.world.now();
         let mut state = self.lock();
@@ -177,7 +168,7 @@ impl Oracle {
         }
     }
 
-    /// Notes that the only server loses these keys, with all their data.
+    /// Records that the only server loses these keys, with all their data.
     pub(crate) fn loses(&self, keys: &[String]) {
         let now = self.world.now();
         let mut state = self.lock();
@@ -186,7 +177,7 @@ impl Oracle {
         }
     }
 
-    /// Notes that one of several servers loses its data.
+    /// Records that one of several servers loses its data.
     pub(crate) fn forgets(&self) {
         self.lock().forgetful += 1;
     }
@@ -207,22 +198,21 @@ impl Oracle {
         self.lock().offences.clone()
     }
 
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        let state = self.lock();
-        (state.grants, state.refused_writes)
+    pub(crate) fn grants(&self) -> u64 {
+        self.lock().grants
     }
 
-    /// Checks that a caller of a body that runs once got the value of a body that succeeded.
+    /// Checks that a caller got the value of a body that ran once and succeeded.
     pub(crate) fn answered(&self, name: &str, value: AttemptId) {
         let state = self.lock();
         let is_known = state.keys[name].results.contains(&value);
         drop(state);
         if !is_known {
-            self.offends(format!("I1: {value} is no result of {name}"));
+            self.offends(format!("I1: {value} is not a result of {name}"));
         }
     }
 
-    /// The attempts that have no reply yet.
+    /// Returns the attempts that have no reply yet.
     pub(crate) fn waiting(&self) -> Vec<String> {
         let state = self.lock();
         let waiting = state.keys.iter().flat_map(|(key, state)| {
@@ -235,17 +225,17 @@ impl Oracle {
         waiting.collect()
     }
 
-    /// Notes the locks that have room for all their waiters and are given to none of them. To be called every now and then while
-    /// nothing is broken.
+    /// Reports locks that have room for all their waiters, and are granted to none of them. To be called regularly while nothing
+    /// is broken.
     pub(crate) fn look_for_idle_locks(&self, occupied: impl Fn(&str) -> Occupied) {
         let now = self.world.now();
         let mut idle = Vec::new();
         let mut state = self.lock();
         for (name, key) in &mut state.keys {
-            // Behind a holder in the same process, an exclusive waiter sends no request. If the server lost the lock with its
-            // data, the process learns of the loss at the next renewal. The holder may be an attempt that wants further keys, and
-            // that neither waits here nor has all of them.
-            let is_behind_its_own = |waiting: &Waiting| {
+            // An exclusive waiter sends no request while its process holds the lock. If the server has lost the lock with its
+            // data, the process learns that at the next renewal. The holder may be an attempt for several keys, which neither
+            // waits here nor holds all of them.
+            let waits_for_its_own = |waiting: &Waiting| {
                 let mut open = key.open.iter();
                 waiting.mode == Mode::Exclusive
                     && open.any(|(id, (process, mode))| {
@@ -260,7 +250,7 @@ impl Oracle {
                 .waiting
                 .values()
                 .filter(|waiting| self.world.scheduler.is_awake(waiting.process))
-                .filter(|waiting| !is_behind_its_own(waiting))
+                .filter(|waiting| !waits_for_its_own(waiting))
                 .map(|waiting| waiting.mode)
                 .collect();
             let occupied = occupied(name);
@@ -269,19 +259,14 @@ impl Oracle {
                 (Occupied::Permits(held), Mode::Permits(permits)) => *permits > held,
                 _ => false,
             };
-            // If one waiter cannot enter, the others may have to wait behind it. It may be one that wants several keys.
+            // If one waiter cannot enter, such as one for several keys, the others may have to wait for it.
             let mut others = key.open.iter();
             let all_enter =
                 others.all(|(id, (_, mode))| key.holders.contains_key(id) || enters(mode));
-            if wanted.is_empty() || !all_enter {
-                key.idle_since = None;
-                continue;
-            }
-            let since = *key.idle_since.get_or_insert(now);
-            if now.saturating_sub(since) > self.idle {
-                key.idle_since = Some(Nanos::MAX / 2);
+            let is_idle = !wanted.is_empty() && all_enter;
+            if is_overdue(&mut key.idle_since, is_idle, now, self.idle) {
                 idle.push(format!(
-                    "{name} has room ({occupied:?}), and no waiter gets it: {wanted:?}"
+                    "{name} has room ({occupied:?}), and is granted to no waiter: {wanted:?}"
                 ));
             }
         }
@@ -291,8 +276,8 @@ impl Oracle {
         }
     }
 
-    /// Notes the locks that servers have for live processes that do not want them. To be called as
-    /// [`Self::look_for_idle_locks`] is.
+    /// Reports locks that servers hold for live processes that do not want them. To be called like
+    /// [`Self::look_for_idle_locks`].
     pub(crate) fn look_for_forgotten_locks(&self, owners: impl Fn(&str) -> Vec<ProcessId>) {
         let now = self.world.now();
         let mut forgotten = Vec::new();
@@ -302,15 +287,13 @@ impl Oracle {
                 self.world.scheduler.is_awake(*process)
                     && !key.open.values().any(|(other, _)| other == process)
             };
-            let Some(process) = owners(name).into_iter().find(is_forgotten) else {
-                key.forgotten_since = None;
-                continue;
-            };
-            let since = *key.forgotten_since.get_or_insert(now);
-            if now.saturating_sub(since) > self.forgotten {
-                key.forgotten_since = Some(Nanos::MAX / 2);
+            let owner = owners(name).into_iter().find(is_forgotten);
+            let since = &mut key.forgotten_since;
+            if is_overdue(since, owner.is_some(), now, self.forgotten)
+                && let Some(process) = owner
+            {
                 forgotten.push(format!(
-                    "{name} is still there for p{process}, which does not want it"
+                    "{name} is still held for p{process}, which does not want it"
                 ));
             }
         }
@@ -320,19 +303,18 @@ impl Oracle {
         }
     }
 
-    /// The time since which the process may have had the lease that an attempt got. `called` is the time of the attempt's call.
+    /// Returns the time since which the process may have held the lease that an attempt got, which was called at `called`.
     ///
-    /// The attempt may get the lease of another task, or a shared lease that is kept. The loss of such a lease may be unknown for
-    /// a ttl.
-    fn known_since(&self, process: ProcessId, mode: Mode, called: Nanos) -> Nanos {
-        if self.is_handed_on(process, mode) {
+    /// The attempt may get the lease of another task, or a kept share. The process may not know for a ttl that such a lease is lost.
+    fn held_since(&self, process: ProcessId, mode: Mode, called: Nanos) -> Nanos {
+        if self.is_handed_over(process, mode) {
             called.saturating_sub(self.longest_ttl)
         } else {
             called
         }
     }
 
-    fn is_handed_on(&self, process: ProcessId, mode: Mode) -> bool {
+    fn is_handed_over(&self, process: ProcessId, mode: Mode) -> bool {
         let own = self.plan.processes.get(process);
         match mode {
             Mode::Exclusive => own.is_some_and(|own| own.tasks > 1),
@@ -357,9 +339,10 @@ impl Oracle {
 }
 
 impl Attempt {
-    fn mode_of(&self, name: &str) -> Mode {
-        let place = self.keys.iter().position(|other| other == name);
-        place.map_or(Mode::Exclusive, |place| self.modes[place])
+    fn wanted(&self, name: &str) -> &Wanted {
+        let mut keys = self.keys.iter();
+        let wanted = keys.find(|wanted| wanted.name == name);
+        wanted.expect("a requested key")
     }
 
     pub(crate) fn failed(&self, error: &LockError) {
@@ -372,7 +355,7 @@ impl Attempt {
         }
     }
 
-    /// Notes that the lock was granted and the caller knows it.
+    /// Records that the lock was granted, and that the caller knows it.
     pub(crate) fn acquired(mut self, lease: &Lease) -> Held {
         self.is_granted = true;
         let tokens: Vec<(String, u64)> = lease
@@ -394,9 +377,7 @@ impl Attempt {
         state.grants += 1;
         for (name, token) in &tokens {
             let key = state.keys.get_mut(name).expect("it was called for");
-            let place = self.keys.iter().position(|other| other == name);
-            let mode = self.mode_of(name);
-            let floor = place.map_or(0, |place| self.floors[place]);
+            let Wanted { mode, floor, .. } = *self.wanted(name);
             let permit = permit_of(lease, name);
             offences.extend(self.look_at_token(key, name, (mode, permit), *token, floor));
             if Oracle::certain(self.process, lease).is_zero() {
@@ -426,7 +407,8 @@ impl Attempt {
             tokens,
         }
     }
-    /// Checks S4, and I3 with S5, for the grant of this attempt. `floor`: the largest token that was returned before its call.
+
+    /// Checks S4, and I3 with S5, for the grant of this attempt. `floor` is the largest token that was returned before its call.
     fn look_at_token(
         &self,
         key: &mut Key,
@@ -440,10 +422,10 @@ impl Attempt {
         let waited = key.waiting.remove(&self.id);
         key.idle_since = None;
         let recently = now.saturating_sub(oracle.longest_ttl);
-        let hands_on = oracle.is_handed_on(self.process, mode);
-        let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
-        // All holders of a shared phase have one token, larger than those of all earlier phases. Every other holder has its own. A
-        // task may get a permit that the server gave before the call to a task of its process, which has left. Meanwhile other
+        let may_be_old =
+            oracle.is_handed_over(self.process, mode) && Oracle::is_broken(key, recently, now);
+        // All holders of a shared phase have one token, larger than those of all earlier phases. Every other holder has its own.
+        // A task may get a permit that was granted before its call, for a task of its process that has left. By then, other
         // permits may have larger tokens.
         let is_new = match mode {
             Mode::Shared => token >= floor && !key.tokens_of_one.contains(&token),
@@ -460,7 +442,7 @@ impl Attempt {
         };
         if !may_be_old && !is_new {
             offences.push(format!(
-                "I3: #{} has token {token} of {name}, and {floor} was given out before it was called",
+                "I3: #{} has token {token} of {name}, and {floor} was returned before its call",
                 self.id
             ));
         }
@@ -470,7 +452,7 @@ impl Attempt {
             let phases = &key.phases;
             let mut wrong = Vec::new();
             wrong.extend(waited.and_then(|waited| phases.look_at_wait(&waited)));
-            // A share that was taken away by force admits tasks of its process until its next renewal finds that out.
+            // A share that was released by force admits tasks of its process until its next renewal.
             if mode == Mode::Shared && !may_be_old {
                 let (waiting, within) = (key.waiting.values(), oracle.idle);
                 wrong.extend(phases.look_at_late_entry(token, self.called, waiting, within));
@@ -481,7 +463,7 @@ impl Attempt {
         offences
     }
 
-    /// Checks I1 with S1, and the permits, for a lease that is certain now.
+    /// Checks I1 with S1, and P1, for a lease that is certain now.
     fn look_at_others(&self, key: &Key, name: &str, own: &Holder) -> Vec<String> {
         let (oracle, mut offences) = (&self.oracle, Vec::new());
         let now = oracle.world.now();
@@ -490,14 +472,14 @@ impl Attempt {
         let asked = given_up.map_or(own.called, |given_up| given_up.min(own.called));
         for (id, other) in &key.holders {
             let certain = Oracle::certain(other.process, &other.lease);
-            // With several keys, the first may have been lost during the wait for the last.
-            let from = oracle.known_since(own.process, own.mode, own.called);
-            let from = from.min(oracle.known_since(other.process, other.mode, other.called));
+            // An attempt for several keys may have lost the first one while it waited for the last.
+            let from = oracle.held_since(own.process, own.mode, own.called);
+            let from = from.min(oracle.held_since(other.process, other.mode, other.called));
             if certain.is_zero() || Oracle::is_broken(key, from, now) {
                 continue;
             }
             let is_allowed = match (own.mode, other.mode) {
-                // Both are in one phase.
+                // In one phase.
                 (Mode::Shared, Mode::Shared) => own.token == other.token,
                 (Mode::Permits(_), Mode::Permits(_)) => {
                     before += u16::from(other.since <= asked);
@@ -512,7 +494,7 @@ impl Attempt {
                 ));
             }
         }
-        // It entered when fewer than its permits were held. Tokens do not show the order: a repeated request gets another token.
+        // Tokens do not show the order of entries, since a repeated request gets another token.
         if let Mode::Permits(permits) = own.mode
             && (before >= permits || own.permit.is_none_or(|permit| permit >= permits))
         {
@@ -525,6 +507,20 @@ impl Attempt {
     }
 }
 
+/// Returns whether a condition has held for longer than `bound`, which is reported once. `since` is the time since which it holds.
+fn is_overdue(since: &mut Option<Nanos>, holds: bool, now: Nanos, bound: Nanos) -> bool {
+    if !holds {
+        *since = None;
+        return false;
+    }
+    let begun = *since.get_or_insert(now);
+    let is_overdue = now.saturating_sub(begun) > bound;
+    if is_overdue {
+        *since = Some(Nanos::MAX / 2);
+    }
+    is_overdue
+}
+
 fn permit_of(lease: &Lease, name: &str) -> Option<u16> {
     let fences = lease.fences();
     let fence = fences.iter().find(|(key, _)| key.as_str() == name);
@@ -535,7 +531,7 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         let (mut gone, mut wrong) = (Vec::new(), Vec::new());
         let mut state = self.oracle.lock();
-        for (name, mode) in self.keys.iter().zip(&self.modes) {
+        for Wanted { name, mode, .. } in &self.keys {
             if let Some(key) = state.keys.get_mut(name) {
                 let waited = key.waiting.remove(&self.id);
                 wrong.extend(waited.and_then(|waited| key.phases.look_at_wait(&waited)));
@@ -560,7 +556,7 @@ impl Drop for Attempt {
 }
 
 impl Held {
-    /// Checks that the holder's remaining time is not longer than the servers' remaining time.
+    /// Checks that the holder relies on its lease for no longer than the servers keep it.
     pub(crate) fn check_belief(&self) {
         let oracle = &self.attempt.oracle;
         let (world, process) = (&oracle.world, self.attempt.process);
@@ -571,17 +567,17 @@ impl Held {
         let now = world.now();
         let certain = world.in_the_world(process, certain);
         for (name, _) in &self.tokens {
-            let mode = self.attempt.mode_of(name);
+            let mode = self.attempt.wanted(name).mode;
             let permit = permit_of(&self.lease, name);
             let state = oracle.lock();
-            let from = oracle.known_since(process, mode, self.attempt.called);
+            let from = oracle.held_since(process, mode, self.attempt.called);
             let is_broken = Oracle::is_broken(&state.keys[name], from, now);
             let was_lost = |lost: &Nanos| self.since < *lost && lost + oracle.longest_ttl < now;
             let is_lost = state.keys[name].lost.iter().any(was_lost);
             drop(state);
             if is_lost {
                 oracle.offends(format!(
-                    "#{} of p{process} is certain of {name}, which the server lost long ago",
+                    "I2: #{} of p{process} is certain of {name}, which the server lost more than a ttl ago",
                     self.attempt.id
                 ));
             }
@@ -602,64 +598,21 @@ impl Held {
         }
     }
 
-    /// Announces the token to the store, and reads.
-    pub(crate) fn read(&self) -> Option<u64> {
-        let (name, token) = &self.tokens[0];
-        let mode = self.attempt.mode_of(name);
-        let mut state = self.attempt.oracle.lock();
-        let register = &mut state.keys.get_mut(name)?.register;
-        if *token < register.largest {
-            state.refused_writes += 1;
-            return None;
-        }
-        register.largest = *token;
-        // Only an exclusive holder writes: several writers at a time would lose writes.
-        (mode == Mode::Exclusive).then_some(register.value)
-    }
-
-    /// Writes the value that was read, plus one.
-    pub(crate) fn write(&self, read: u64) {
-        let (name, token) = &self.tokens[0];
-        let oracle = &self.attempt.oracle;
-        let mut state = oracle.lock();
-        let register = &mut state
-            .keys
-            .get_mut(name)
-            .expect("it was called for")
-            .register;
-        if *token < register.largest {
-            state.refused_writes += 1;
-            return;
-        }
-        register.largest = *token;
-        register.accepted += 1;
-        register.value = read + 1;
-        let is_lost = register.value != register.accepted;
-        register.value = register.accepted;
-        drop(state);
-        if is_lost {
-            oracle.offends(format!(
-                "I4: the store of {name} lost a write to #{}",
-                self.attempt.id
-            ));
-        }
-    }
-
-    /// Checks that no result stands when a body begins that is to run once.
+    /// Checks that no result is stored when the body of a run once begins.
     pub(crate) fn begins_run(&self) {
         let (oracle, name) = (&self.attempt.oracle, &self.tokens[0].0);
         let now = oracle.world.now();
-        let stands = oracle.world.network().hosts[0].has_result(name, now);
+        let is_stored = oracle.world.network().hosts[0].has_result(name, now);
         let is_broken = Oracle::is_broken(&oracle.lock().keys[name], self.attempt.called, now);
-        if stands && !is_broken {
+        if is_stored && !is_broken {
             let id = self.attempt.id;
             oracle.offends(format!(
-                "I3: #{id} runs the body of {name} beside its result"
+                "I3: #{id} runs the body of {name}, which has a result"
             ));
         }
     }
 
-    /// Notes that the body succeeded. Returns its value.
+    /// Records that the body succeeded. Returns its value.
     pub(crate) fn ends_run(&self) -> AttemptId {
         let (name, id) = (&self.tokens[0].0, self.attempt.id);
         let mut state = self.attempt.oracle.lock();
@@ -668,35 +621,21 @@ impl Held {
         id
     }
 
-    pub(crate) fn watch<F>(&self, body: F) -> Watched<F> {
-        Watched {
-            oracle: self.attempt.oracle.clone(),
-            process: self.attempt.process,
-            lease: self.lease.clone(),
-            name: format!("#{}", self.attempt.id),
-            body: Box::pin(body),
-        }
-    }
-}
-
-/// A body that must not be polled when its lease is over.
-pub(crate) struct Watched<F> {
-    oracle: Arc<Oracle>,
-    process: ProcessId,
-    lease: Lease,
-    name: String,
-    body: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for Watched<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        if Oracle::certain(self.process, &self.lease).is_zero() {
-            let name = &self.name;
-            self.oracle
-                .offends(format!("the body of {name} takes a step after its lease"));
-        }
-        self.body.as_mut().poll(context)
+    /// Runs a body that must not be polled after its lease has ended.
+    pub(crate) async fn watch<F: Future>(&self, body: F) -> F::Output {
+        let mut body = pin!(body);
+        poll_fn(|context| {
+            let Attempt {
+                oracle,
+                process,
+                id,
+                ..
+            } = &self.attempt;
+            if Oracle::certain(*process, &self.lease).is_zero() {
+                oracle.offends(format!("the body of #{id} is polled after its lease"));
+            }
+            body.as_mut().poll(context)
+        })
+        .await
     }
 }

@@ -1,7 +1,7 @@
-//! Checks that readers and writers of a key take turns: neither waits for more phases of the other than it has to.
+//! Checks that readers and writers of a key take turns, so that neither waits for more phases of the other than necessary.
 //!
-//! Phases are counted for each attempt. An attempt enters the server's queue a little after its call, and leaves it a little
-//! before it knows. So the bounds have an allowance. A request that starves exceeds every bound.
+//! Phases are counted for each attempt. An attempt enters the server's queue shortly after its call, and leaves it shortly before
+//! it notices, so the bounds have an allowance. An attempt that starves exceeds any bound.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use lock_tests::Mode;
 
 use crate::{network::Nanos, scheduler::ProcessId};
 
-/// The phases that an attempt may see before it is in the queue, and after it was granted.
+/// The number of phases that may pass before an attempt is in the queue, and after it was granted.
 const UNCOUNTED: u64 = 2;
 
-/// The tasks of a process that hold the lock in one exclusive phase: it is passed on once while others wait.
+/// The number of tasks that hold the lock in one exclusive phase: while others wait, it is handed over once.
 const IN_A_PHASE: u64 = 2;
 
-/// The phases of a key that were observed.
+/// The observed phases of a key.
 #[derive(Default)]
 pub(crate) struct Phases {
-    /// When a holder of each shared phase was first seen, by the phase's fencing token.
+    /// The time at which each shared phase was first observed, by its fencing token.
     shared: BTreeMap<u64, Nanos>,
     exclusive_grants: u64,
-    /// The exclusive attempts that ended without a grant that their task saw. Each may still have been granted.
+    /// The exclusive attempts that ended without a grant, as far as their tasks know. The server may have granted them.
     exclusive_failures: u64,
 }
 
@@ -63,9 +63,9 @@ impl Phases {
         }
     }
 
-    /// Returns what is wrong with a shared grant, with the `token` of its phase, to an attempt that was called at `called`.
+    /// Returns what is wrong with a shared grant in the phase with this `token`, for an attempt that was called at `called`.
     ///
-    /// It is wrong if an exclusive attempt had waited for so long that the phase must have been closed to newcomers.
+    /// The grant is wrong if an exclusive attempt had waited for so long that the phase must have been closed to newcomers.
     pub(crate) fn look_at_late_entry<'a>(
         &self,
         token: u64,
@@ -81,13 +81,13 @@ impl Phases {
         };
         let first = waiting.find(passed_over)?;
         Some(format!(
-            "enters the shared phase {token}, though p{} has waited for the lock alone for {} ms",
+            "enters the shared phase {token}, although p{} has waited for an exclusive lock for {} ms",
             first.process,
             (called - first.called) / 1_000_000
         ))
     }
 
-    /// Returns what is wrong with the number of phases that passed while this attempt waited.
+    /// Returns what is wrong with the number of phases that passed while an attempt waited.
     pub(crate) fn look_at_wait(&self, attempt: &Waiting) -> Option<String> {
         let shared = u64::try_from(self.shared.len() - attempt.shared).expect("a few");
         let exclusive = self.exclusive_grants - attempt.exclusive_grants;
@@ -95,11 +95,11 @@ impl Phases {
         match attempt.mode {
             // There is an exclusive phase between two shared phases.
             Mode::Exclusive if shared > exclusive + unseen + 1 + UNCOUNTED => Some(format!(
-                "has waited alone for {shared} shared phases, among {exclusive} exclusive grants"
+                "has waited for an exclusive lock during {shared} shared phases and {exclusive} exclusive grants"
             )),
-            // The attempt may see the rest of the current phase, and one more.
+            // The rest of the current phase, and one more.
             Mode::Shared if exclusive > 2 * IN_A_PHASE + UNCOUNTED => Some(format!(
-                "has waited to share for {exclusive} exclusive grants"
+                "has waited for a shared lock during {exclusive} exclusive grants"
             )),
             _ => None,
         }

@@ -1,45 +1,46 @@
 //! The plan of a seed's world: the number of servers and processes, their properties, what breaks and when.
 //!
-//! The soak has another plan, with faults of real servers and processes: among them are fail-overs and moving slots, which
-//! the model does not have. The faults here come at points of virtual time, and are all drawn before the world begins.
+//! All faults are drawn before the world begins, for points of virtual time. The soak has a plan of its own, with faults that the
+//! model does not have, such as fail-overs and moving slots.
 
 use std::time::Duration;
 
 use crate::{
     chance::Chance,
     model::Dialect,
-    network::{Held, MILLI, Nanos, SECOND},
+    network::{Breakage, Data, Held, MILLI, Nanos, SECOND, Scope},
+    world::ProcessClock,
 };
 
-/// Everything that the seed decides before the world begins.
+/// Everything that the seed determines before the world begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) servers: Vec<ServerPlan>,
     pub(crate) latency: (Nanos, Nanos),
     pub(crate) processes: Vec<ProcessPlan>,
     pub(crate) keys: Vec<String>,
-    /// Decides, together with a key's name, the mode in which the key is taken.
+    /// Determines, together with the name of a key, the mode in which the key is locked.
     seed_of_modes: u64,
     seed_of_permits: usize,
-    /// The number of attempts for a shared key, of a thousand, that share it.
+    /// The number of attempts in a thousand that share a shared key.
     pub(crate) shares: u64,
-    /// Whether users begin again at once, so that there are readers all the time.
+    /// Set if users retry at once, so that there are readers all the time.
     pub(crate) hurries: bool,
     /// The longest ttl of all managers.
     pub(crate) longest_ttl: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) faults: Vec<(Nanos, Fault)>,
-    /// From this time on nothing is broken, and no user begins an operation.
+    /// The time from which nothing is broken, and no user starts an operation.
     pub(crate) healed_at: Nanos,
 }
 
-/// The mode in which a key is taken.
+/// The mode in which a key is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyMode {
     Exclusive,
-    /// Shared by most, and exclusively by some.
+    /// Shared by most attempts, and exclusively by some.
     Shared,
-    /// With permits; each attempt chooses its own number of permits, up to a bound.
+    /// With permits, whose number each attempt draws, up to a bound.
     Permits,
 }
 
@@ -53,54 +54,24 @@ pub(crate) struct ServerPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessPlan {
     pub(crate) managers: usize,
-    /// The number of users' tasks for each manager.
+    /// The number of users' tasks per manager.
     pub(crate) tasks: usize,
-    pub(crate) booted_before: Nanos,
-    pub(crate) rate_ppm: i64,
-    pub(crate) ahead_us: i64,
-    /// The number of operations, of a thousand, that force a release.
+    pub(crate) clock: ProcessClock,
+    /// The number of operations in a thousand that force a release.
     pub(crate) forces: u64,
 }
 
-/// Processes and servers by their numbers.
+/// A fault. Processes, servers and keys are given by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    Reset {
-        host: usize,
-        process: Option<usize>,
-    },
-    ResetForTheClient {
-        host: usize,
-        process: Option<usize>,
-    },
-    HalfOpen {
-        host: usize,
-        process: Option<usize>,
-    },
-    NoReplies {
-        host: usize,
-        process: Option<usize>,
-    },
-    NoRequests {
-        host: usize,
-        process: Option<usize>,
-    },
-    /// Nothing arrives for a while, in one direction or in both, and then all of it.
-    Hold {
-        host: usize,
-        process: Option<usize>,
-        held: Held,
-        span: Nanos,
-    },
-    /// No process can connect, and nothing arrives on existing connections any more.
-    BlackHole {
-        host: usize,
-        process: Option<usize>,
-        span: Nanos,
-    },
+    Break(Scope, Breakage),
+    /// Nothing arrives for a while, in one direction or in both, and then everything does.
+    Hold(Scope, Held, Nanos),
+    /// For a while, no process can connect. Nothing arrives on existing connections any more.
+    BlackHole(Scope, Nanos),
+    /// Each message takes longer by `more`.
     Slow {
-        host: usize,
-        process: Option<usize>,
+        scope: Scope,
         more: Nanos,
         span: Nanos,
     },
@@ -108,15 +79,9 @@ pub(crate) enum Fault {
         host: usize,
         span: Nanos,
     },
-    /// A server comes back with its data.
     Restart {
         host: usize,
-        span: Nanos,
-        sends_reset: bool,
-    },
-    /// A server comes back without its data.
-    Amnesia {
-        host: usize,
+        data: Data,
         span: Nanos,
         sends_reset: bool,
     },
@@ -131,7 +96,7 @@ pub(crate) enum Fault {
         host: usize,
         key: usize,
     },
-    /// A lock of another library: for this long, or until it is removed by hand after a while.
+    /// A lock of another library, until it expires or is deleted by hand.
     Foreign {
         host: usize,
         key: usize,
@@ -151,14 +116,14 @@ pub(crate) enum Fault {
     },
 }
 
-/// The faults that are allowed besides an unreliable network.
+/// The promises that the faults may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Promise {
-    /// All promises hold.
+    /// None.
     Kept,
-    /// Exclusion is not promised: data are lost, or keys are deleted by hand.
+    /// Exclusion: data are lost, or keys are deleted by hand.
     DataLost,
-    /// Exclusion is not promised either: a server's clock is set.
+    /// Exclusion: the clock of a server is set.
     ClockSet,
 }
 
@@ -206,8 +171,8 @@ impl Plan {
         plan
     }
 
-    /// Makes requests, or replies, late by more than two time-outs again and again, while the connection goes on. A lease lasts a
-    /// little longer than one time-out. So a request that was given up may be executed after the lease of an earlier grant.
+    /// Repeatedly delays requests or replies by more than two time-outs, on connections that stay open. A lease lasts a little
+    /// longer than one time-out, so an abandoned request may be executed after the lease of an earlier grant.
     fn delay(&mut self, chance: &mut Chance) {
         let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         self.longest_ttl = (self.command_timeout * 5 / 4).max(Duration::from_millis(300));
@@ -219,19 +184,21 @@ impl Plan {
             let span = chance.between(first, last);
             self.faults.push((
                 at + chance.below(timeout),
-                Fault::Hold {
-                    host: 0,
-                    process: Some(chance.index(self.processes.len())),
-                    held: chance.pick(&[Held::Requests, Held::Replies]),
-                    span: span.min(self.healed_at - at),
-                },
+                Fault::Hold(
+                    Scope {
+                        host: 0,
+                        process: Some(chance.index(self.processes.len())),
+                    },
+                    chance.pick(&[Held::Requests, Held::Replies]),
+                    span.min(self.healed_at - at),
+                ),
             ));
             at += 2 * span;
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// Makes nearly all users share one key all the time; a shared lease is not given back by itself.
+    /// Makes nearly all users share one key all the time, so that its share is never released of itself.
     fn hurry(&mut self) {
         self.hurries = true;
         self.keys.truncate(1);
@@ -241,43 +208,40 @@ impl Plan {
         for process in &mut self.processes {
             process.tasks = 4;
         }
-        // One of three modes.
+        // There are three modes.
         while self.mode_of(&self.keys[0]) != KeyMode::Shared {
             self.seed_of_modes += 1;
         }
     }
 
-    /// The time after everything is healed in which some servers may still have no vote.
+    /// Returns the time after the last fault for which some servers may still have no vote.
     pub(crate) fn settling(&self) -> Nanos {
         let forgets = |(_, fault): &(Nanos, Fault)| {
-            matches!(
-                fault,
-                Fault::Restart { .. } | Fault::Amnesia { .. } | Fault::Flush { .. }
-            )
+            matches!(fault, Fault::Restart { .. } | Fault::Flush { .. })
         };
         if self.servers.len() == 1 || !self.faults.iter().any(forgets) {
             return 0;
         }
         let quarantine = self.longest_ttl * 2 + Duration::from_secs(5);
-        // The last seconds for which a process watched a server do not count for the next process.
+        // The last seconds for which a process watched a server do not count for the next one.
         u64::try_from(quarantine.as_nanos()).expect("short") + 5 * SECOND
     }
 
-    /// Whether there are no faults, and no request has to poll.
+    /// Returns whether there are no faults, and no request has to poll.
     pub(crate) fn is_calm(&self) -> bool {
         self.faults.is_empty()
             && self.servers.len() == 1
             && self.servers[0].dialect == Dialect::Scripts
     }
 
-    /// The largest number of permits. It changes once, halfway.
+    /// Returns the largest number of permits, which changes halfway.
     pub(crate) fn most_permits(&self, now: Nanos) -> u64 {
         let is_first = now < self.healed_at / 2;
         let (first, last) = [(4, 6), (6, 4), (2, 3)][self.seed_of_permits];
         if is_first { first } else { last }
     }
 
-    /// The mode in which all processes of this world take a key. Only scripts on a single server support modes.
+    /// Returns the mode in which a key is locked. Only scripts on a single server support all modes.
     pub(crate) fn mode_of(&self, key: &str) -> KeyMode {
         let has_modes = self.has_results();
         let sum: u64 = key.bytes().map(u64::from).sum();
@@ -288,12 +252,12 @@ impl Plan {
         }
     }
 
-    /// Whether the results of bodies that run once are kept.
+    /// Returns whether the servers can store the results of bodies that run once.
     pub(crate) fn has_results(&self) -> bool {
         self.servers.len() == 1 && self.servers[0].dialect.has_scripts()
     }
 
-    /// The sum of all steps by which clocks are set back.
+    /// Returns the sum of all spans by which clocks are set back.
     pub(crate) fn set_back(&self) -> Duration {
         let back = self.faults.iter().map(|(_, fault)| match fault {
             Fault::Step { by_us, .. } => u64::try_from(-by_us).unwrap_or(0),
@@ -302,9 +266,9 @@ impl Plan {
         Duration::from_micros(back.sum())
     }
 
-    /// The time for which a lock may be free while an attempt waits for it and nothing is broken. It is a beat, the time to
-    /// notice a dead connection, and the time to make another. A reply may take twice as long as the slowest one lately, which
-    /// took four time-outs at most. Transactions wait for each other, and need longer.
+    /// Returns the time for which a lock may be free while an attempt waits for it and nothing is broken. It consists of a beat,
+    /// the time to notice a dead connection, and the time to open another. A reply may take twice as long as the slowest recent
+    /// one, which took at most four time-outs. Transactions wait for each other, and take longer.
     pub(crate) fn idle(&self) -> Nanos {
         let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         let slow = if self.faults.is_empty() { 2 } else { 10 } * timeout;
@@ -314,7 +278,7 @@ impl Plan {
         }
     }
 
-    /// The time that a clean-up may take when nothing is broken. It is one try without a reply on each connection, and the
+    /// Returns the time that a clean-up may take while nothing is broken: one try without a reply on each connection, and the
     /// longest pause between two tries.
     pub(crate) fn forgotten(&self) -> Nanos {
         self.idle() + 2 * SECOND
@@ -349,33 +313,27 @@ impl Plan {
 
     fn of_the_network(&self, chance: &mut Chance, span: Nanos) -> Fault {
         let host = self.host(chance);
-        // The fault hits one process, or all.
+        // The fault hits one process, or all of them.
         let process = chance
             .permille(700)
             .then(|| chance.index(self.processes.len()));
-        // Held-back bytes must not arrive after the time for which the checks wait for a lease to end by itself.
+        let scope = Scope { process, host };
+        // Delayed bytes must arrive before the checks expect a lease to have ended.
         let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         let held = span.min(3 * command_timeout);
         match chance.below(9) {
-            0 => Fault::Reset { host, process },
-            1 => Fault::ResetForTheClient { host, process },
-            2 => Fault::HalfOpen { host, process },
-            3 | 4 => Fault::NoReplies { host, process },
-            5 => Fault::NoRequests { host, process },
-            6 => Fault::Hold {
-                host,
-                process,
-                held: chance.pick(&[Held::Both, Held::Requests, Held::Replies]),
-                span: held,
-            },
-            7 => Fault::BlackHole {
-                host,
-                process,
-                span,
-            },
+            0 => Fault::Break(scope, Breakage::Reset),
+            1 => Fault::Break(scope, Breakage::ResetForTheClient),
+            2 => Fault::Break(scope, Breakage::HalfOpen),
+            3 | 4 => Fault::Break(scope, Breakage::NoReplies),
+            5 => Fault::Break(scope, Breakage::NoRequests),
+            6 => {
+                let which = chance.pick(&[Held::Both, Held::Requests, Held::Replies]);
+                Fault::Hold(scope, which, held)
+            }
+            7 => Fault::BlackHole(scope, span),
             _ => Fault::Slow {
-                host,
-                process,
+                scope,
                 more: chance.below(held) / 4,
                 span,
             },
@@ -402,16 +360,18 @@ impl Plan {
         let key = chance.index(self.keys.len());
         let sends_reset = chance.permille(600);
         let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let restart = |data| Fault::Restart {
+            host,
+            data,
+            span,
+            sends_reset,
+        };
         match chance.below(6) {
             0 => Fault::Stall {
                 host,
                 span: span.min(3 * command_timeout),
             },
-            1 => Fault::Restart {
-                host,
-                span,
-                sends_reset,
-            },
+            1 => restart(Data::Kept),
             2 => Fault::Foreign {
                 host,
                 key,
@@ -421,24 +381,12 @@ impl Plan {
             // A minority that loses its data breaks no promise.
             3 if *forgetful > 0 => {
                 *forgetful -= 1;
-                Fault::Amnesia {
-                    host,
-                    span,
-                    sends_reset,
-                }
+                restart(Data::Lost)
             }
             _ => match promise {
-                Promise::Kept => Fault::Restart {
-                    host,
-                    span,
-                    sends_reset,
-                },
+                Promise::Kept => restart(Data::Kept),
                 Promise::DataLost => match chance.below(3) {
-                    0 => Fault::Amnesia {
-                        host,
-                        span,
-                        sends_reset,
-                    },
+                    0 => restart(Data::Lost),
                     1 => Fault::Flush { host },
                     _ => Fault::Delete { host, key },
                 },
@@ -468,7 +416,7 @@ impl ServerPlan {
             _ => chance.pick(&[1_000, 100_000, 400_000]),
         };
         let each = |_| Self {
-            // Locks on several servers need scripts.
+            // Redlock needs scripts.
             dialect: if count == 1 {
                 dialect
             } else {
@@ -486,9 +434,11 @@ impl ProcessPlan {
         Self {
             managers: chance.pick(&[1, 1, 1, 2]),
             tasks: chance.pick(&[1, 1, 2, 3]),
-            booted_before: chance.below(1_000_000) * SECOND,
-            rate_ppm: around(chance, 4000),
-            ahead_us: around(chance, if servers == 1 { 50_000_000 } else { 100_000 }),
+            clock: ProcessClock {
+                booted_before: chance.below(1_000_000) * SECOND,
+                rate_ppm: around(chance, 4000),
+                ahead_us: around(chance, if servers == 1 { 50_000_000 } else { 100_000 }),
+            },
             forces: if promise == Promise::DataLost { 20 } else { 0 },
         }
     }

@@ -1,4 +1,4 @@
-//! Runs one seed, from its beginning to its end.
+//! Runs one seed.
 
 use std::{
     cell::RefCell,
@@ -24,7 +24,7 @@ use crate::{
     world::{ProcessClock, World, enter},
 };
 
-/// The time after the last fault is healed by which every wait is over.
+/// The time after the last fault within which every wait ends.
 const PATIENCE: u64 = 60 * SECOND;
 
 #[derive(Debug, Default)]
@@ -32,14 +32,13 @@ pub(crate) struct Outcome {
     pub(crate) offences: Vec<String>,
     pub(crate) trace: Vec<String>,
     pub(crate) grants: u64,
-    pub(crate) refused_writes: u64,
 }
 
 thread_local! {
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records the panics of each thread: lock-core catches those of wakers, and goes on.
+/// Records the panics of each thread, since lock-core catches those of wakers.
 fn remember_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -86,15 +85,13 @@ fn live(seed: u64, traced: bool) -> Outcome {
         chance,
     };
     let done = scene.begin();
-    // Without tokio's cooperative budget, which is for one task: one task polls all tasks of the world.
+    // Without tokio's cooperative budget for a task, since this task polls all tasks of the world.
     let driven = world.drive(|| done.is_done());
     runtime.block_on(tokio::task::unconstrained(driven));
-    let (grants, refused_writes) = oracle.counts();
     Outcome {
         offences: oracle.offences(),
         trace: world.take_trace(),
-        grants,
-        refused_writes,
+        grants: oracle.grants(),
     }
 }
 
@@ -106,7 +103,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts all processes; the crew is done when the last check has been made.
+    /// Starts all processes. The returned crew is done after the last check.
     fn begin(mut self) -> Crew {
         for server in &self.plan.servers {
             let mut network = self.world.network();
@@ -115,20 +112,12 @@ impl Scene {
         let crew = Crew::new();
         let plan = self.plan.clone();
         for process in &plan.processes {
-            let id = self.world.add_process(ProcessClock {
-                booted_before: process.booted_before,
-                rate_ppm: process.rate_ppm,
-                ahead_us: process.ahead_us,
-            });
+            let id = self.world.add_process(process.clock);
             for _ in 0..process.managers {
                 self.start_manager(id, process.tasks, &crew);
             }
         }
-        let director = self.world.add_process(ProcessClock {
-            booted_before: 0,
-            rate_ppm: 0,
-            ahead_us: 0,
-        });
+        let director = self.world.add_process(ProcessClock::default());
         let breaker = Breaker {
             world: self.world.clone(),
             oracle: self.oracle.clone(),
@@ -172,7 +161,7 @@ impl Scene {
         });
     }
 
-    /// Waits until everything is healed and over, and checks the data that is left.
+    /// Waits until all faults are healed and all tasks have ended, and checks the data that is left.
     async fn end(&self, crew: &Crew) {
         let healed_at = self.plan.healed_at;
         sleep(Duration::from_nanos(healed_at)).await;
@@ -181,7 +170,7 @@ impl Scene {
             if self.world.now() > healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl) {
                 let waiting = self.oracle.waiting();
                 self.oracle
-                    .offends(format!("I6: not every task is done; waiting: {waiting:?}"));
+                    .offends(format!("I6: some tasks do not end; waiting: {waiting:?}"));
                 return;
             }
             self.look();
@@ -200,7 +189,7 @@ impl Scene {
         }
     }
 
-    /// The processes for which some server has a lock.
+    /// Returns the processes for which some server holds a lock.
     fn owners(&self, key: &str) -> Vec<ProcessId> {
         let (network, now) = (self.world.network(), self.world.now());
         let hosts = network.hosts.iter();
@@ -218,7 +207,7 @@ impl Scene {
         if let [one] = all[..] {
             return one;
         }
-        // Several servers have only exclusive locks, on a majority.
+        // On several servers, all locks are exclusive, and held by a majority.
         let free = all.iter().filter(|one| **one == Occupied::Free).count();
         if free > all.len() / 2 {
             Occupied::Free
@@ -227,31 +216,29 @@ impl Scene {
         }
     }
 
-    /// Checks that a late process gets each lock once everything is settled. Until then the process watches the servers, which
-    /// have no vote until a process has watched them.
+    /// Checks that a new process gets each lock once all servers vote again. Until then it watches the servers, which have no vote
+    /// before that.
     async fn probe(&self, settled_at: Nanos) {
-        let clock = ProcessClock {
+        let process = self.world.add_process(ProcessClock {
             booted_before: SECOND,
-            rate_ppm: 0,
-            ahead_us: 0,
-        };
-        let process = self.world.add_process(clock);
+            ..ProcessClock::default()
+        });
         let crew = Crew::new();
         let member = crew.join();
         let (world, plan, oracle) = (self.world.clone(), self.plan.clone(), self.oracle.clone());
-        // A lock that was left behind excludes others for a ttl, and for another ttl if it is then granted to a dead waiter. A
-        // clock that was set back makes both longer.
+        // A lock that was left behind excludes others for a ttl, and for another one if it is then granted to a dead waiter. A
+        // clock that was set back extends both.
         let wait = plan.longest_ttl * 2 + plan.set_back() + Duration::from_secs(2);
         self.world.start(process, async move {
             let manager = connect(&plan).await;
             sleep(Duration::from_nanos(settled_at.saturating_sub(world.now()))).await;
             for key in &plan.keys {
-                // The mode allows one holder only, whatever the key's mode is.
+                // One holder at most, whatever the mode of the key.
                 let mode = match plan.mode_of(key) {
                     KeyMode::Permits => Mode::Permits(1),
                     KeyMode::Exclusive | KeyMode::Shared => Mode::Exclusive,
                 };
-                let attempt = oracle.call(process, std::slice::from_ref(key), &[mode]);
+                let attempt = oracle.call(process, &[(key.as_str(), mode)]);
                 let options = LockOptions::new(plan.longest_ttl).wait(wait);
                 match manager.acquire(key, mode.of(options)).await {
                     Ok(guard) => {
@@ -262,7 +249,9 @@ impl Scene {
                             oracle.offends(format!("I6: {key} was not released: {error:?}"));
                         }
                     }
-                    Err(error) => oracle.offends(format!("I6: {key} cannot be had: {error:?}")),
+                    Err(error) => {
+                        oracle.offends(format!("I6: {key} cannot be acquired: {error:?}"));
+                    }
                 }
             }
             drop(member);
@@ -273,7 +262,7 @@ impl Scene {
         }
     }
 
-    /// Waits for the managers' threads to end: clean-ups go on until a lease must have ended by itself.
+    /// Waits for the managers' threads to end. Clean-ups may take until a lease must have ended.
     async fn wait_for_the_end_of_managers(&self) {
         let patience =
             self.plan.longest_ttl + self.plan.command_timeout * 8 + Duration::from_secs(2);
@@ -281,14 +270,15 @@ impl Scene {
         loop {
             let lanes = self.world.scheduler.lanes(Kind::Manager);
             let mut connections = self.world.network().open_connections();
-            // The system closes the connections of a process that was killed.
+            // The system closes the connections of a killed process.
             connections.retain(|(_, process)| !self.world.scheduler.is_dead(*process));
             if lanes == 0 && connections.is_empty() {
                 return;
             }
             if self.world.now() > until {
-                let left = format!("{lanes} managers are left, and connections {connections:?}");
-                return self.oracle.offends(format!("I7: {left}"));
+                let left =
+                    format!("I7: {lanes} managers are left, and connections {connections:?}");
+                return self.oracle.offends(left);
             }
             sleep(Duration::from_millis(50)).await;
         }

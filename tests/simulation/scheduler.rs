@@ -1,8 +1,7 @@
 //! Schedules the tasks of all simulated processes.
 //!
-//! A manager's thread is a lane. Its tasks are polled in the order in which they became ready, as in the small runtime of that
-//! thread. A user's task has a lane of its own, since it may run on any thread of the user's runtime. The seed decides
-//! which lane comes next.
+//! A manager's thread is a lane. Its tasks are polled in the order in which they became ready, as in the runtime of that thread. A
+//! user's task has a lane of its own, since it may run on any thread of the user's runtime. The seed determines which lane is next.
 
 use std::{
     cell::Cell,
@@ -32,20 +31,20 @@ thread_local! {
     static HERE: Cell<Option<Place>> = const { Cell::new(None) };
 }
 
-/// The place of the task that is polled or dropped right now.
+/// Returns the place of the task that is being polled or dropped.
 pub(crate) fn here() -> Option<Place> {
     HERE.get()
 }
 
-/// Runs `what` as if it ran in a process.
-pub(crate) fn within<T>(place: Option<Place>, what: impl FnOnce() -> T) -> T {
+/// Runs a closure as part of a process.
+pub(crate) fn within<T>(place: Option<Place>, run: impl FnOnce() -> T) -> T {
     let before = HERE.replace(place);
-    let result = what();
+    let result = run();
     HERE.set(before);
     result
 }
 
-/// Runs `look` with the clock of a process.
+/// Runs a closure with the clock of a process.
 pub(crate) fn as_seen_by<T>(process: ProcessId, look: impl FnOnce() -> T) -> T {
     within(Some(Place { process, lane: 0 }), look)
 }
@@ -74,13 +73,13 @@ struct State {
     /// Wakes the task that drives the world.
     driver: Option<Waker>,
     chance: Option<Chance>,
-    /// The tasks that are to be dropped when no task runs.
+    /// The tasks to be dropped once no task is running.
     graveyard: Vec<(Place, Work)>,
 }
 
 struct Task {
     place: Place,
-    /// `None` while the task is polled.
+    /// `None` while the task is being polled.
     work: Option<Work>,
     is_queued: bool,
 }
@@ -92,11 +91,11 @@ struct Lane {
     tasks: BTreeSet<TaskId>,
 }
 
-/// The conditions that keep the tasks of a process from being polled.
+/// The conditions that prevent the tasks of a process from being polled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
     is_stopped: bool,
-    /// The user's code blocks the threads of the user's runtime.
+    /// Set while the user's code blocks the threads of the user's runtime.
     is_blocked: bool,
     is_dead: bool,
 }
@@ -149,13 +148,13 @@ impl Scheduler {
         id
     }
 
-    /// Starts a task; does nothing if the lane has ended.
+    /// Starts a task, unless the lane has ended.
     pub(crate) fn spawn(&self, lane: LaneId, work: Work) {
         let mut state = self.lock();
         state.last_id += 1;
         let id = state.last_id;
         let Some(found) = state.lanes.get_mut(&lane) else {
-            // The task is dropped outside the mutex, since a drop may run any code.
+            // Dropped without the mutex, since a drop may run any code.
             drop(state);
             drop(work);
             return;
@@ -175,7 +174,7 @@ impl Scheduler {
         state.wake_driver();
     }
 
-    /// Ends a lane; its tasks are dropped soon after.
+    /// Ends a lane. Its tasks are dropped soon after.
     pub(crate) fn end_lane(&self, lane: LaneId) {
         let mut state = self.lock();
         let Some(ended) = state.lanes.remove(&lane) else {
@@ -203,7 +202,7 @@ impl Scheduler {
         state.wake_driver();
     }
 
-    /// Ends a process. Whatever its tasks do when they are dropped has no effect outside the process.
+    /// Ends a process. The drops of its tasks have no effect outside of it.
     pub(crate) fn kill(&self, process: ProcessId) {
         let lanes: Vec<LaneId> = {
             let mut state = self.lock();
@@ -227,14 +226,14 @@ impl Scheduler {
         self.lock().processes[process].runs(Kind::User)
     }
 
-    /// The lanes that have not ended.
+    /// Returns the number of lanes that have not ended.
     pub(crate) fn lanes(&self, kind: Kind) -> usize {
         let state = self.lock();
         let lanes = state.lanes.values();
         lanes.filter(|lane| lane.kind == kind).count()
     }
 
-    /// Polls one task that is ready, or drops one that has ended; returns its place, or `None` if there is none.
+    /// Polls a task that is ready, or drops one that has ended. Returns its place, or `None` if there is no such task.
     pub(crate) fn run_one(self: &Arc<Self>) -> Option<Place> {
         let mut state = self.lock();
         if let Some((place, work)) = state.graveyard.pop() {
@@ -258,7 +257,7 @@ impl Scheduler {
                 return Some(place);
             }
             Some(_) => state.finish(id, place.lane),
-            // The task's lane ended meanwhile.
+            // The lane has ended meanwhile.
             None => {}
         }
         drop(state);
@@ -266,7 +265,7 @@ impl Scheduler {
         Some(place)
     }
 
-    /// Ready when some task is.
+    /// Waits until a task is ready.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.has_work() {
@@ -312,17 +311,17 @@ impl State {
 
     fn next(&mut self) -> Option<(TaskId, Place, Work)> {
         let lanes: Vec<LaneId> = self.runnable().collect();
-        let chance = self.chance.as_mut().expect("set when it was made");
+        let chance = self.chance.as_mut().expect("set at the start");
         let lane = match lanes[..] {
             [] => return None,
             [lane] => lane,
             _ => chance.pick(&lanes),
         };
-        let queue = &mut self.lanes.get_mut(&lane).expect("just seen").queue;
+        let queue = &mut self.lanes.get_mut(&lane).expect("listed above").queue;
         let id = queue.pop_front().expect("not empty");
-        let task = self.tasks.get_mut(&id).expect("only whole lanes are taken");
+        let task = self.tasks.get_mut(&id).expect("ends only with its lane");
         task.is_queued = false;
-        let work = task.work.take().expect("only one is polled at a time");
+        let work = task.work.take().expect("not being polled");
         Some((id, task.place, work))
     }
 
@@ -332,7 +331,7 @@ impl State {
             return;
         };
         found.tasks.remove(&id);
-        // The task may have been woken while it was polled for the last time.
+        // The last poll may have woken the task.
         found.queue.retain(|other| *other != id);
         if found.kind == Kind::User && found.tasks.is_empty() {
             self.lanes.remove(&lane);

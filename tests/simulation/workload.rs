@@ -1,14 +1,6 @@
-//! The operations on locks that the processes of a world do.
+//! The operations of the processes of a world.
 
-use std::{
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost, OnceOptions};
 use lock_tests::Mode;
@@ -23,36 +15,28 @@ use crate::{
     world::World,
 };
 
-/// The shortest ttl there is.
+/// The shortest allowed ttl.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The longest time for which a lock is kept after its body.
+/// The longest `min_hold`.
 const LONGEST_KEPT: Duration = Duration::from_millis(1500);
 
-/// Counts the tasks that are not done.
-#[derive(Clone)]
-pub(crate) struct Crew(Arc<AtomicUsize>);
+/// Some tasks, each of which holds a member. The crew is done when all members are dropped.
+pub(crate) struct Crew(Arc<()>);
 
-pub(crate) struct Member(Arc<AtomicUsize>);
+pub(crate) type Member = Arc<()>;
 
 impl Crew {
     pub(crate) fn new() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(()))
     }
 
     pub(crate) fn join(&self) -> Member {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Member(self.0.clone())
+        self.0.clone()
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        Arc::strong_count(&self.0) == 1
     }
 }
 
@@ -139,7 +123,7 @@ impl User {
             .max(SHORTEST)
     }
 
-    /// A short span for one part of an operation.
+    /// Draws a short span for a part of an operation.
     fn span(&mut self) -> Duration {
         self.ttl().min(Duration::from_secs(3))
     }
@@ -167,7 +151,7 @@ impl User {
         options
     }
 
-    /// The mode in which a key is to be taken this time.
+    /// Draws the mode of an attempt.
     fn mode(&mut self, key: &str) -> Mode {
         match self.plan.mode_of(key) {
             KeyMode::Shared if self.chance.permille(self.plan.shares) => Mode::Shared,
@@ -182,12 +166,14 @@ impl User {
     }
 
     async fn acquire(&mut self, manager: &LockManager, keys: &[String], options: LockOptions) {
-        let modes: Vec<_> = keys.iter().map(|key| self.mode(key)).collect();
-        let attempt = self.oracle.call(self.process, keys, &modes);
-        let taken: Vec<_> = keys
+        let mut wanted = Vec::new();
+        for key in keys {
+            wanted.push((key.as_str(), self.mode(key)));
+        }
+        let attempt = self.oracle.call(self.process, &wanted);
+        let taken: Vec<_> = wanted
             .iter()
-            .zip(&modes)
-            .map(|(key, mode)| (key.as_str(), mode.of(options.clone())))
+            .map(|(key, mode)| (*key, mode.of(options.clone())))
             .collect();
         let asked = async {
             match &taken[..] {
@@ -205,9 +191,7 @@ impl User {
 
     async fn try_acquire(&mut self, manager: &LockManager, key: String, options: LockOptions) {
         let mode = self.mode(&key);
-        let attempt = self
-            .oracle
-            .call(self.process, std::slice::from_ref(&key), &[mode]);
+        let attempt = self.oracle.call(self.process, &[(key.as_str(), mode)]);
         let (polls, span) = self.cut();
         match cut(
             polls,
@@ -224,16 +208,14 @@ impl User {
 
     async fn run(&mut self, manager: &LockManager, key: String, options: LockOptions) {
         let mode = self.mode(&key);
-        let attempt = self
-            .oracle
-            .call(self.process, std::slice::from_ref(&key), &[mode]);
-        let goes_on = self.chance.permille(100);
-        let options = if goes_on {
+        let attempt = self.oracle.call(self.process, &[(key.as_str(), mode)]);
+        let continues = self.chance.permille(100);
+        let options = if continues {
             options.on_lost(OnLost::Continue)
         } else {
             options
         };
-        // The key decides, so that no number is drawn and the rest of each seed stays the same.
+        // The key decides, so that no number is drawn.
         let options = if key.bytes().all(|byte| byte % 2 == 1) {
             options
         } else {
@@ -243,7 +225,7 @@ impl User {
         let mut steps = Steps::of(self);
         let body = async move |lease: Lease| {
             let held = attempt.acquired(&lease);
-            if goes_on {
+            if continues {
                 steps.go(&held).await;
             } else {
                 held.watch(steps.go(&held)).await;
@@ -263,11 +245,11 @@ impl User {
         is_alone && self.plan.has_results() && self.chance.permille(400)
     }
 
-    /// Runs a body once, or gets the result of an earlier run. Its value is the number of its attempt.
+    /// Runs a body once, or gets the result of an earlier run. The value of a body is the number of its attempt.
     async fn run_once(&mut self, manager: &LockManager, key: String) {
-        let attempt =
-            self.oracle
-                .call(self.process, std::slice::from_ref(&key), &[Mode::Exclusive]);
+        let attempt = self
+            .oracle
+            .call(self.process, &[(key.as_str(), Mode::Exclusive)]);
         let ttl = self.ttl();
         let keep = self.chance.pick(&[SHORTEST, ttl, ttl * 2, ttl * 4]);
         let keep = keep.min(Duration::from_secs(5));
@@ -300,10 +282,11 @@ impl User {
         let mut steps = Steps::of(self);
         match self.chance.below(10) {
             // The holder stops its body when its lease is lost.
-            0..5 => {
-                let lost = held.lease.lost();
-                cut_by(lost, steps.go(&held)).await;
-            }
+            0..5 => tokio::select! {
+                biased;
+                _ = held.lease.lost() => {}
+                () = steps.go(&held) => {}
+            },
             5 => drop(guard.lease().verify().await),
             6 => drop(guard.lease().ensure(Duration::from_millis(10))),
             // The holder does not check its lease.
@@ -323,7 +306,7 @@ impl User {
         }
     }
 
-    /// Whether, and when, a future is dropped.
+    /// Draws whether a future is dropped, and after how many polls or how long.
     fn cut(&mut self) -> (Option<u64>, Option<Duration>) {
         match self.chance.below(10) {
             0 => (Some(self.chance.below(6)), None),
@@ -353,7 +336,7 @@ impl User {
     }
 }
 
-/// Whether an error says that a call is wrong, which none is. A short ttl over a slow network is correctly refused.
+/// Returns whether an error reports an invalid call. No call is invalid, except that a short ttl on a slow network is refused.
 pub(crate) fn is_wrong(error: &LockError) -> bool {
     match error {
         LockError::NotConfigured | LockError::Repeated { .. } => true,
@@ -389,64 +372,35 @@ impl Steps {
     async fn go(&mut self, held: &Held) {
         held.check_belief();
         for nap in self.naps.drain(..) {
-            let read = held.read();
             if nap.is_zero() {
                 tokio::task::yield_now().await;
             } else {
                 sleep(nap).await;
             }
             held.check_belief();
-            if let Some(read) = read {
-                held.write(read);
-            }
         }
     }
 }
 
-/// Drops a future after this many polls, or after this time; `None` if that came first.
+/// Drops a future after this many polls, or after this time. Returns its output, unless it was dropped first.
 async fn cut<T>(
-    polls: Option<u64>,
+    mut polls: Option<u64>,
     span: Option<Duration>,
     future: impl Future<Output = T>,
 ) -> Option<T> {
-    let future = Cut {
-        polls,
-        future: Box::pin(future),
-    };
-    match span {
-        None => future.await,
-        Some(span) => tokio::time::timeout(span, future).await.ok().flatten(),
-    }
-}
-
-struct Cut<F> {
-    polls: Option<u64>,
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for Cut<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.polls {
+    let mut future = Box::pin(future);
+    let future = poll_fn(|context| {
+        match &mut polls {
             Some(0) => return Poll::Ready(None),
             Some(left) => *left -= 1,
             None => {}
         }
-        self.future.as_mut().poll(context).map(Some)
+        future.as_mut().poll(context).map(Some)
+    });
+    match span {
+        None => future.await,
+        Some(span) => tokio::time::timeout(span, future).await.ok().flatten(),
     }
-}
-
-/// Runs a body until an event.
-async fn cut_by<T>(event: impl Future<Output = T>, body: impl Future<Output = ()>) {
-    let (mut event, mut body) = (pin!(event), pin!(body));
-    std::future::poll_fn(|context| {
-        if event.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
-        }
-        body.as_mut().poll(context)
-    })
-    .await;
 }
 
 pub(crate) fn nanos(span: Duration) -> Nanos {

@@ -1,4 +1,4 @@
-//! The world of one seed: time, processes, servers, and the view that lock-core has of them.
+//! The world of one seed: time, processes and servers, as lock-core sees them.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use crate::{
     scheduler::{Kind, LaneId, ProcessId, Scheduler, here},
 };
 
-/// This many polls while no time passes mean a loop without a bound.
+/// The number of polls at one point in time that means an endless loop.
 const BUSY: u32 = 100_000;
 
 pub(crate) struct World {
@@ -34,14 +34,14 @@ pub(crate) struct World {
     now: AtomicU64,
     pub(crate) scheduler: Arc<Scheduler>,
     network: Mutex<Network>,
-    /// The source of lock-core's random numbers.
+    /// Generates the random numbers of lock-core.
     chance: Mutex<Chance>,
     clocks: Mutex<Vec<ProcessClock>>,
     trace: Option<Mutex<Vec<String>>>,
 }
 
-/// How the clocks of a process's machine differ from the world's.
-#[derive(Clone, Copy, Debug)]
+/// The clocks of a process's machine, compared with the world's.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProcessClock {
     pub(crate) booted_before: Nanos,
     pub(crate) rate_ppm: i64,
@@ -81,7 +81,7 @@ impl World {
         lock(&self.clocks).len()
     }
 
-    /// Starts a task of a user in a process.
+    /// Starts a user's task in a process.
     pub(crate) fn start(
         &self,
         process: ProcessId,
@@ -121,7 +121,7 @@ impl World {
         trace.map_or(Vec::new(), |trace| std::mem::take(&mut lock(trace)))
     }
 
-    /// Lets time pass until `is_over`, in a paused runtime with a clock that stands at its beginning.
+    /// Lets time pass until `is_over`, in a paused runtime that has just been started.
     pub(crate) async fn drive(&self, is_over: impl Fn() -> bool) {
         let origin = Instant::now();
         let mut polls = 0;
@@ -136,11 +136,7 @@ impl World {
             while let Some(place) = self.scheduler.run_one() {
                 self.note(|| format!("polled p{} lane {}", place.process, place.lane));
                 polls += 1;
-                assert!(
-                    polls < BUSY,
-                    "busy without end in process {}",
-                    place.process
-                );
+                assert!(polls < BUSY, "an endless loop in process {}", place.process);
             }
             if is_over() {
                 return;
@@ -149,9 +145,9 @@ impl World {
         }
     }
 
-    /// Waits for the next event of the network, or for a timer of a task if that is due before.
+    /// Waits for the next event of the network, or for an earlier timer of a task.
     ///
-    /// Timers are in whole milliseconds; the network's events are in nanoseconds.
+    /// Timers count in milliseconds, and the network in nanoseconds.
     async fn pass_time(&self, origin: Instant, now: Nanos) {
         let next = self.network().next_event().unwrap_or(Nanos::MAX);
         if next <= now {
@@ -162,7 +158,7 @@ impl World {
             tokio::time::advance(Duration::from_nanos(next - now)).await;
             return;
         }
-        // A timer fires at the first whole millisecond at or after its deadline.
+        // A timer fires at the first whole millisecond that is not before its deadline.
         let tick = now / MILLI + whole.min(3_600_000);
         let mut timer = std::pin::pin!(tokio::time::sleep_until(
             origin + Duration::from_millis(tick)
@@ -177,12 +173,9 @@ impl World {
     }
 
     fn clock_of(&self, process: Option<ProcessId>) -> ProcessClock {
-        let none = ProcessClock {
-            booted_before: 0,
-            rate_ppm: 0,
-            ahead_us: 0,
-        };
-        process.map_or(none, |process| lock(&self.clocks)[process])
+        process.map_or(ProcessClock::default(), |process| {
+            lock(&self.clocks)[process]
+        })
     }
 
     fn elapsed(&self, clock: ProcessClock) -> i64 {
@@ -201,10 +194,10 @@ impl fmt::Debug for World {
     }
 }
 
-/// The seams through which lock-core sees the world.
+/// The interface through which lock-core sees the world.
 struct Seams(Arc<World>);
 
-/// Enters the world with this thread.
+/// Makes this thread run in the world.
 pub(crate) fn enter(world: &Arc<World>) -> seams::Entered {
     seams::enter(Rc::new(Seams(world.clone())))
 }
@@ -235,7 +228,7 @@ impl seams::World for Seams {
     }
 
     fn start_thread(&self) -> Arc<dyn Thread> {
-        let process = process().expect("a manager is made in a process");
+        let process = process().expect("managers are made in a process");
         Arc::new(Lane {
             id: self.0.scheduler.add_lane(process, Kind::Manager),
             scheduler: Arc::downgrade(&self.0.scheduler),
@@ -243,12 +236,12 @@ impl seams::World for Seams {
     }
 
     fn spawn(&self, work: Work) {
-        let lane = here().expect("a task starts another").lane;
+        let lane = here().expect("tasks are started by a task").lane;
         self.0.scheduler.spawn(lane, work);
     }
 
     fn connect(&self, host: &str, _port: u16) -> Connecting {
-        let process = process().expect("a process connects");
+        let process = process().expect("connections are opened by a process");
         let host = host.strip_prefix('s').and_then(|host| host.parse().ok());
         let host = host.expect("a host of the world");
         let world = Arc::downgrade(&self.0);
@@ -288,8 +281,7 @@ impl Drop for Lane {
     }
 }
 
-/// A process's end of a connection; closes it when dropped. It must not keep the world alive when a killed process leaves it
-/// in memory.
+/// A process's end of a connection, which is closed on drop. A killed process may leak it, so it must not keep the world alive.
 #[derive(Debug)]
 struct Socket {
     id: ConnId,
@@ -320,7 +312,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         let world = self.world()?;
         let mut network = world.network();
-        // The loop ends when the connection is not writable, or took some bytes.
+        // The loop ends when the connection is not writable, or has accepted some bytes.
         loop {
             match network.write(self.id, bytes, world.now()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -1,46 +1,44 @@
-//! Checks that from any state, without faults, all requests get the lock or a result. Only the clock and a result are left.
+//! Checks that from any state, without faults, all requests get the lock or a result, and only the clock and a result are left.
 
 use super::{
     server_view::{CLOCK, RESULT},
-    state::{At, Scripts, State, Step},
+    state::{At, Process, State, Step},
 };
 
-/// The most rounds that are needed: each takes every process at least one step further.
+/// The number of rounds that suffices: in each, every process makes progress.
 const ROUNDS: usize = 40;
 
-pub(super) fn drain(mut state: State, scripts: &Scripts) -> Result<(), String> {
+pub(super) fn drain(mut state: State) -> Result<(), String> {
     state.faults = 0;
     for _ in 0..ROUNDS {
         for i in 0..state.processes.len() {
             while let Some(step) = next(&state, i) {
                 let is_last = matches!(step, Step::Check(_) | Step::Acquire(_));
-                state = state.after(&step, scripts)?;
+                state = state.after(&step)?;
                 if is_last {
                     break;
                 }
             }
         }
-        let over = state.view().all_holders().into_iter();
-        for holder in over
-            .filter(|holder| !state.is_alive(*holder))
-            .collect::<Vec<_>>()
-        {
-            state = state.after(&Step::LeaseEnds(holder), scripts)?;
+        let mut dead = state.view().all_holders();
+        dead.retain(|holder| !state.is_alive(*holder));
+        for holder in dead {
+            state = state.after(&Step::LeaseEnds(holder))?;
         }
-        // One beat passes; every waiter has checked within it.
+        // A beat passes, within which every waiter has checked.
         state.now += 1_100_000;
         if state.processes.iter().all(is_done) {
             return is_empty(&mut state);
         }
     }
     Err(format!(
-        "without faults, it does not come to an end: {:?}\n{:?}",
+        "without faults, some requests do not end: {:?}\n{:?}",
         state.processes,
         state.view()
     ))
 }
 
-fn is_done(process: &super::state::Process) -> bool {
+fn is_done(process: &Process) -> bool {
     let is_over = process.at == At::Idle && process.acquisitions_left == 0;
     process.at == At::Gone || is_over
 }
@@ -60,7 +58,7 @@ fn is_empty(state: &mut State) -> Result<(), String> {
     for holder in state.view().all_holders() {
         state.end_lease(holder);
     }
-    // Longer than the time to live of a queue without newcomers, and of the beats.
+    // Longer than the ttl of a queue without newcomers, and of the beats.
     state.now += 31_000_000;
     let left: Vec<String> = state
         .server
@@ -72,6 +70,6 @@ fn is_empty(state: &mut State) -> Result<(), String> {
     if left.is_empty() {
         Ok(())
     } else {
-        Err(format!("the server ends with {left:?}"))
+        Err(format!("the server still has {left:?}"))
     }
 }

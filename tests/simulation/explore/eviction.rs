@@ -1,4 +1,4 @@
-//! Tests of a server that is short of memory and drops one of the keys, while the others stay.
+//! Tests of a server that is out of memory and evicts one of the keys of a lock.
 
 use lock_tests::scripts::{ACQUIRE, RELEASE, RENEW};
 
@@ -36,13 +36,13 @@ impl Evicting {
 
     fn evict(&mut self, key: &str) {
         let gone = self.0.command(&["DEL", key], self.1);
-        assert_eq!(gone, Reply::Int(1), "{key} was there");
+        assert_eq!(gone, Reply::Int(1), "{key} exists");
     }
 
     fn remaining(&mut self) -> i64 {
         match self.0.command(&["PTTL", LOCK], self.1) {
             Reply::Int(remaining) => remaining,
-            other => panic!("no number: {other:?}"),
+            other => panic!("not a number: {other:?}"),
         }
     }
 }
@@ -51,9 +51,9 @@ fn is_granted(reply: &Reply) -> bool {
     matches!(reply, Reply::Array(words) if words.first() == Some(&Reply::Int(1)))
 }
 
-/// The first reader does not know that the server has forgotten it. A later one comes and goes.
+/// The first reader does not know that the server has forgotten it.
 #[test]
-fn a_reader_that_was_evicted_excludes_writers_until_its_lease_ends() {
+fn an_evicted_reader_excludes_writers_until_its_lease_ends() {
     let mut server = Evicting::new();
     assert!(is_granted(&server.acquire("lc1:a:1", "60000", "s")));
     server.evict(HOLDERS);
@@ -72,7 +72,7 @@ fn a_reader_that_was_evicted_excludes_writers_until_its_lease_ends() {
 }
 
 #[test]
-fn evicted_permits_admit_no_request_until_they_are_released() {
+fn evicted_permits_admit_no_request_until_their_release() {
     for evicted in [PERMITS, HOLDERS] {
         let mut server = Evicting::new();
         assert!(is_granted(&server.acquire("lc1:a:1", "60000", "3")));
@@ -80,7 +80,7 @@ fn evicted_permits_admit_no_request_until_they_are_released() {
         assert!(!is_granted(&server.acquire("lc1:a:2", "60000", "3")));
         let _released = server.release("lc1:a:1", "60000", "3");
         let enters = is_granted(&server.acquire("lc1:a:2", "60000", "3"));
-        // Without the set of holders, the server does not know that the first holder existed, so its release frees no permit.
+        // Without the set of holders, the server does not know the first holder, so its release frees no permit.
         assert_eq!(enters, evicted == PERMITS, "{evicted}");
         server.1 += 61_000_000;
         assert!(
@@ -90,9 +90,9 @@ fn evicted_permits_admit_no_request_until_they_are_released() {
     }
 }
 
-/// The marker may also be deleted by hand. Then the lock is free, and the old holders' entries do not count in a later phase.
+/// Without the marker, which may also be deleted by hand, the lock is free.
 #[test]
-fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
+fn holders_whose_marker_is_gone_do_not_hold_in_a_later_phase() {
     for kind in ["s", "1"] {
         let mut server = Evicting::new();
         assert!(is_granted(&server.acquire("lc1:a:1", "60000", kind)));
@@ -108,9 +108,9 @@ fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
     }
 }
 
-/// Tokens for the next tasks of the process are refused. The lease that they are for must not be lost by that.
+/// No tokens can be prefetched, but the lease must not be lost because of that.
 #[test]
-fn a_renewal_lasts_although_the_fencing_clock_gives_no_tokens() {
+fn a_renewal_succeeds_even_if_the_fencing_clock_is_unusable() {
     let mut server = Evicting::new();
     assert!(is_granted(&server.acquire("lc1:a:1", "5000", "x")));
     server.0.command(&["SET", CLOCK, "7"], server.1);
@@ -122,9 +122,9 @@ fn a_renewal_lasts_although_the_fencing_clock_gives_no_tokens() {
     assert!(matches!(renewed, Reply::Array(words) if words.len() == 4));
 }
 
-/// It has its place ahead of another reader, for which the clock gives no stamp.
+/// Another reader in the queue gets no grant, since the clock makes no stamp.
 #[test]
-fn a_reader_that_is_granted_is_a_holder_although_the_clock_gives_no_stamp() {
+fn a_granted_reader_is_a_holder_even_if_the_fencing_clock_is_unusable() {
     let mut server = Evicting::new();
     assert!(is_granted(&server.acquire("lc1:a:1", "60000", "s")));
     server.0.command(&["SET", CLOCK, "7"], server.1);
@@ -139,9 +139,9 @@ fn a_reader_that_is_granted_is_a_holder_although_the_clock_gives_no_stamp() {
     assert_eq!(held, Reply::Int(3), "two readers, and the first member");
 }
 
-/// An entry with a kind that contradicts its score could let a writer in beside readers.
+/// An entry whose kind contradicts its score could admit a writer beside readers.
 #[test]
-fn what_no_process_of_ours_has_queued_is_passed_over() {
+fn malformed_entries_of_the_queue_are_skipped() {
     let mut server = Evicting::new();
     server.0.listen(1, b"__lock_core__:grants:c");
     for (entry, score) in [

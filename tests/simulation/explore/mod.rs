@@ -1,22 +1,19 @@
 //! Explores all interleavings of a few requests for one key, with the shipped scripts on the modelled server, breadth first.
 //!
-//! A process does only what the protocol asks of it: it sends a request, believes a reply or a message, checks, renews,
-//! releases. Faults are steps as well: a lost reply, a lost message, a late copy of a request, a crash, a lease that ends,
-//! silence. Only the number of faults is bounded.
+//! A process follows the protocol: it sends a request, accepts a reply or a message, checks, renews, releases. A fault is a step,
+//! too: a lost reply, a lost message, a late copy of a request, a crash, the end of a lease, silence. Only the number of faults
+//! is bounded.
 //!
-//! Time is not explored: each call comes a microsecond after the one before, and no lease ends by itself. The end of a lease
-//! is a step, and so is a silence of two beats. So states that differ only in times are the same state.
+//! Time is not explored. Each call is made a microsecond after the previous one, and no lease ends of itself: its end is a step,
+//! and so is a silence of two beats. States that differ only in times are the same state.
 //!
 //! ```sh
 //! cargo test -p lock-tests --test simulation explore
 //! EXPLORE=large cargo test --profile simulation -p lock-tests --test simulation explore -- --nocapture
 //! ```
 //!
-//! - `server_view`: the data that the server holds;
-//! - `state`: the processes and the server, and the effects of the steps;
-//! - `rules`: the rules that must hold after each step;
-//! - `drain`: the check that without faults all requests come to an end;
-//! - `eviction`: a server that drops keys, which the exploration leaves out.
+//! `state` has the steps, and `rules` the rules that must hold after each. `drain` checks that without faults all requests end.
+//! `eviction` has tests of a server that evicts keys, which the exploration leaves out.
 
 mod drain;
 mod eviction;
@@ -32,20 +29,20 @@ use std::{
 
 use state::{
     Kind::{self, Exclusive, FastPath, Foreign, Once, Permits, Shared},
-    Scripts, State, Step,
+    State, Step,
 };
 
-/// From one state in this many, all requests are brought to an end.
+/// From every seventh state, all requests are brought to an end.
 const DRAINED: usize = 7;
 
-/// What is explored: the processes, how often each of them acquires, and the number of faults.
+/// A scenario: the processes, how often each of them acquires, and the number of faults.
 struct Setup {
     kinds: &'static [Kind],
     faults: u8,
     acquisitions: u8,
-    /// The size of the batches, if not the shipped one.
+    /// The size of a batch, if not the shipped one.
     part: Option<u8>,
-    /// Whether the slot moves all the time, so that exclusive requests declare the few keys that exist.
+    /// Set if the slot is moving all the time, so that exclusive requests declare only the few keys that exist.
     is_moving: bool,
 }
 
@@ -131,7 +128,7 @@ fn phases_are_exclusive_and_fair() {
 }
 
 #[test]
-fn a_batch_that_is_granted_in_parts_is_one_phase() {
+fn a_batch_granted_in_parts_is_one_phase() {
     explore_all(
         &[in_parts(XSSS, 0, 1), in_parts(XXSS, 0, 1)],
         &[in_parts(XSSS, 1, 1), in_parts(XXSS, 1, 1)],
@@ -139,7 +136,7 @@ fn a_batch_that_is_granted_in_parts_is_one_phase() {
 }
 
 #[test]
-fn requests_that_come_past_the_queue_break_nothing() {
+fn requests_that_bypass_the_queue_break_no_rule() {
     explore_all(
         &[
             setup(XS_FOREIGN, 1, 1),
@@ -155,7 +152,7 @@ fn requests_that_come_past_the_queue_break_nothing() {
 }
 
 #[test]
-fn requests_with_few_keys_break_nothing() {
+fn requests_with_few_keys_break_no_rule() {
     explore_all(
         &[moving(XSS, 0, 1), moving(XXS, 0, 1), moving(XS_FAST, 0, 1)],
         &[
@@ -189,11 +186,10 @@ struct Found {
 }
 
 impl Setup {
-    #[expect(clippy::print_stdout, reason = "how much was explored")]
+    #[expect(clippy::print_stdout, reason = "prints how much was explored")]
     fn explore(&self) {
         let start = Instant::now();
-        let scripts = Scripts::new(self.part);
-        let mut first = State::new(self.kinds, self.faults, self.acquisitions);
+        let mut first = State::new(self.kinds, self.faults, self.acquisitions, self.part);
         first.is_moving = self.is_moving;
         let mut known = HashSet::from([first.canonical()]);
         let mut found = vec![Found {
@@ -204,13 +200,13 @@ impl Setup {
         let mut steps = 0;
         while let Some((at, state)) = open.pop_front() {
             if at % DRAINED == 0 {
-                let drained = drain::drain(state.clone(), &scripts);
+                let drained = drain::drain(state.clone());
                 drained.unwrap_or_else(|offence| self.fail(&found, at, None, &offence));
             }
             for step in state.steps() {
                 steps += 1;
                 let next = state
-                    .after(&step, &scripts)
+                    .after(&step)
                     .unwrap_or_else(|offence| self.fail(&found, at, Some(&step), &offence));
                 if known.insert(next.canonical()) {
                     found.push(Found {
@@ -231,7 +227,7 @@ impl Setup {
             found.len(),
             start.elapsed().as_secs_f64(),
         );
-        assert!(found.len() > 100, "nothing to explore");
+        assert!(found.len() > 100, "too few states");
     }
 
     fn fail(&self, found: &[Found], at: usize, last: Option<&Step>, offence: &str) -> ! {

@@ -2,11 +2,11 @@
 
 use super::{
     server_view::{Lock, Queued, Request, ServerView},
-    state::{At, Kind, Process, Scripts, State},
+    state::{At, Kind, Process, State},
 };
 use crate::model::Reply;
 
-/// The kind of a call.
+/// A call of a script.
 #[derive(Clone, Copy)]
 pub(super) enum Call {
     Acquire { by: usize, is_newcomer: bool },
@@ -14,12 +14,12 @@ pub(super) enum Call {
     Renew,
 }
 
-/// The messages of a call.
+/// The messages that a call sends.
 #[derive(Default)]
 pub(super) struct Deliveries {
     /// The fencing tokens of the grants.
     pub(super) tokens: Vec<i64>,
-    /// The processes that were asked to yield.
+    /// The processes that are asked to yield.
     pub(super) to_yield: Vec<usize>,
 }
 
@@ -31,7 +31,7 @@ enum Last {
     Exclusive,
     Shared,
     Permits,
-    /// A request that did not queue had the lock while others waited.
+    /// The lock was held by a request that did not queue, while others waited.
     Past,
 }
 
@@ -39,17 +39,16 @@ enum Last {
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     last: Last,
-    /// Set while the last phase is a shared one and an exclusive request waits. Shared requests with a place before the cut
-    /// belong to the phase.
+    /// Set while the last phase is shared and an exclusive request waits. Shared requests before the cut belong to the phase.
     pub(super) cut: Option<i64>,
-    /// Set after a request took the lock without queueing. The beats may then have the cut of an earlier phase, which an
-    /// exclusive hand-off leaves there.
+    /// Set after a request took the lock without queueing. The beats may then contain the cut of an earlier phase, left there by an
+    /// exclusive hand-over.
     has_stale_cut: bool,
     /// The largest fencing token.
     pub(super) largest: i64,
 }
 
-/// The number of phases that a request has waited for, and its bounds.
+/// The numbers of phases for which a request has waited, and their bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waited {
     exclusive: u8,
@@ -63,7 +62,7 @@ impl History {
         (self.last, self.cut.is_some(), self.has_stale_cut)
     }
 
-    /// Notes that a client that does not queue took or released the lock.
+    /// Records that a client that does not queue has taken or released the lock.
     pub(super) fn past_the_queue(&mut self, before: &ServerView, after: &ServerView) {
         self.has_stale_cut |= before.cut.is_some();
         if after.lock != Lock::Free {
@@ -80,21 +79,24 @@ impl History {
     }
 }
 
-/// Removes the bounds on the phases that the current waiters may have to wait for.
+/// Removes the bounds for the current waiters.
 pub(super) fn excuse_all(processes: &mut [Process]) {
     for process in processes {
         process.waited = None;
     }
 }
 
-pub(super) fn check(
-    state: &mut State,
-    call: &Call,
-    reply: &Reply,
-    (before, after): (&ServerView, &ServerView),
-    deliveries: &Deliveries,
-    scripts: &Scripts,
-) -> Result<(), String> {
+/// A call, and its effects.
+pub(super) struct Effects<'a> {
+    pub(super) call: Call,
+    pub(super) reply: &'a Reply,
+    pub(super) before: ServerView,
+    pub(super) after: ServerView,
+    pub(super) deliveries: Deliveries,
+}
+
+pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), String> {
+    let Effects { before, after, .. } = effects;
     let granted: Vec<Request> = after
         .all_holders()
         .into_iter()
@@ -102,20 +104,18 @@ pub(super) fn check(
         .collect();
     let was_shared = state.history.last == Last::Shared;
     let result = representation(after)
-        .and_then(|()| no_run_beside_a_result(state, before, after, &granted))
-        .and_then(|()| no_barging(call, before, after, &granted))
-        .and_then(|()| first_come_first_served(before, after, &granted))
-        .and_then(
-            |()| match phases_alternate(state, before, after, &granted) {
-                // A release with few keys leaves it to the next check of a shared request that it may enter.
-                Err(_) if state.is_moving => Ok(()),
-                result => result,
-            },
-        )
-        .and_then(|()| permits(state, before, after, &granted))
-        .and_then(|()| tokens(state, reply, before, after, deliveries))
-        .and_then(|()| nothing_is_left_waiting(state, call, after, scripts))
-        .and_then(|()| holders_are_notified(state, call, before, after, deliveries, scripts));
+        .and_then(|()| no_run_beside_a_result(state, effects, &granted))
+        .and_then(|()| no_barging(effects, &granted))
+        .and_then(|()| first_come_first_served(effects, &granted))
+        .and_then(|()| match phases_alternate(state, effects, &granted) {
+            // A release with few keys leaves it to the next check of a shared request that it may enter.
+            Err(_) if state.is_moving => Ok(()),
+            result => result,
+        })
+        .and_then(|()| permits(state, effects, &granted))
+        .and_then(|()| tokens(state, effects))
+        .and_then(|()| nothing_is_left_waiting(state, effects))
+        .and_then(|()| holders_are_notified(state, effects));
     if let Err(offence) = result {
         return Err(format!("{offence}\nbefore {before:?}\nafter {after:?}"));
     }
@@ -125,22 +125,21 @@ pub(super) fn check(
             process.waited = None;
         }
     }
-    match count_phases(state, before, after, was_shared) {
+    match count_phases(state, effects, was_shared) {
         Err(_) if state.is_moving => Ok(()),
         result => result,
     }
 }
 
-/// I3: no body that is to run once is given the lock while a result stands. I2: no result replaces another one.
+/// I3: no body of a run once is granted the lock while a result is stored. I2: no result replaces another one.
 fn no_run_beside_a_result(
     state: &State,
-    before: &ServerView,
-    after: &ServerView,
+    Effects { before, after, .. }: &Effects<'_>,
     granted: &[Request],
 ) -> Result<(), String> {
     let runs = |(process, _): &&Request| state.processes[*process].kind == Kind::Once;
     if let (Some(_), Some(request)) = (&after.result, granted.iter().find(runs)) {
-        return Err(format!("I3: {request:?} is to run beside a result"));
+        return Err(format!("I3: {request:?} is granted beside a result"));
     }
     if before.result.is_some() && before.result != after.result {
         return Err("I2: a result is replaced".to_owned());
@@ -148,7 +147,7 @@ fn no_run_beside_a_result(
     Ok(())
 }
 
-/// Checks that the marker, the sets beside it and the cut fit together.
+/// Checks that the marker, the sets of holders and permits, and the cut are consistent.
 fn representation(after: &ServerView) -> Result<(), String> {
     let is_beside = matches!(after.lock, Lock::Shared(_) | Lock::Permits);
     if is_beside && (after.holders.is_empty() || !after.has_first_member) {
@@ -168,9 +167,12 @@ fn representation(after: &ServerView) -> Result<(), String> {
 
 /// S2: a newcomer enters directly only if no request waits any more.
 fn no_barging(
-    call: &Call,
-    before: &ServerView,
-    after: &ServerView,
+    Effects {
+        call,
+        before,
+        after,
+        ..
+    }: &Effects<'_>,
     granted: &[Request],
 ) -> Result<(), String> {
     let Call::Acquire {
@@ -184,14 +186,13 @@ fn no_barging(
     let is_overtaking =
         entered.is_some_and(|own| before.queued(*own).is_none() && !after.queue.is_empty());
     if is_overtaking {
-        return Err(format!("S2: process {by} went ahead of the queue"));
+        return Err(format!("S2: process {by} overtook the queue"));
     }
     Ok(())
 }
 
 fn first_come_first_served(
-    before: &ServerView,
-    after: &ServerView,
+    Effects { before, after, .. }: &Effects<'_>,
     granted: &[Request],
 ) -> Result<(), String> {
     for request in granted {
@@ -210,7 +211,7 @@ fn first_come_first_served(
     Ok(())
 }
 
-/// The requests that waited before a call and still wait after it.
+/// Returns the requests that wait both before a call and after it.
 fn still<'a>(
     before: &'a ServerView,
     after: &'a ServerView,
@@ -219,11 +220,10 @@ fn still<'a>(
     queue.filter(|queued| !queued.is_silent && before.queued(queued.request).is_some())
 }
 
-/// S3: requests behind its cut do not enter a shared phase, and the waiting shared requests follow an exclusive phase.
+/// S3: requests after its cut do not enter a shared phase, and the waiting shared requests follow an exclusive phase.
 fn phases_alternate(
     state: &mut State,
-    before: &ServerView,
-    after: &ServerView,
+    Effects { before, after, .. }: &Effects<'_>,
     granted: &[Request],
 ) -> Result<(), String> {
     let now = state.now;
@@ -232,7 +232,7 @@ fn phases_alternate(
     let is_old = |queued: &Queued| !queued.is_shared && before.queued(queued.request).is_some();
     let is_exclusive = matches!(after.lock, Lock::Exclusive(_));
     if !is_exclusive && !after.queue.iter().any(is_old) {
-        // The exclusive requests that caused the cut left, or were removed as silent, before a newcomer came.
+        // The exclusive requests that caused the cut have left, or were removed as silent, before a newcomer came.
         history.cut = None;
     }
     match &after.lock {
@@ -242,13 +242,13 @@ fn phases_alternate(
                 for request in granted {
                     let place = match before.queued(*request) {
                         Some(queued) => queued.place,
-                        // The request comes back to its place, or is new.
+                        // The request returns to its place, or is new.
                         None => Some(state.processes[request.0].place)
                             .filter(|place| *place > 0)
                             .unwrap_or(now),
                     };
                     if history.cut.is_some_and(|cut| place >= cut) {
-                        return Err(format!("S3: {request:?} entered behind the cut"));
+                        return Err(format!("S3: {request:?} entered after the cut"));
                     }
                 }
             } else if is_new {
@@ -270,7 +270,7 @@ fn phases_alternate(
             });
             if let Some(overtaken) = overtaken {
                 return Err(format!(
-                    "S3: the shared {:?} was to come first",
+                    "S3: the shared {:?} should have come first",
                     overtaken.request
                 ));
             }
@@ -283,15 +283,14 @@ fn phases_alternate(
     history.has_stale_cut &= after.cut.is_some();
     let is_given = is_exclusive && before.lock != after.lock;
     if after.cut.is_some() && is_given && !history.has_stale_cut {
-        return Err("a cut while an exclusive lock is given".to_owned());
+        return Err("a cut while an exclusive lock is granted".to_owned());
     }
     Ok(())
 }
 
 fn permits(
     state: &State,
-    before: &ServerView,
-    after: &ServerView,
+    Effects { before, after, .. }: &Effects<'_>,
     granted: &[Request],
 ) -> Result<(), String> {
     if after.lock != Lock::Permits {
@@ -300,9 +299,9 @@ fn permits(
     let mut taken: Vec<i64> = after.permits.iter().map(|(_, permit)| *permit).collect();
     taken.sort_unstable();
     if taken.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(format!("a permit is taken twice: {taken:?}"));
+        return Err(format!("a permit is held twice: {taken:?}"));
     }
-    // In the order of entry: by their places, with the calling process last.
+    // In the order of entry: by place, with the calling process last.
     let mut entered = granted.to_vec();
     entered.sort_by_key(|request| before.queued(*request).map_or(i64::MAX, |it| it.place));
     let permit_of = |request: &Request| {
@@ -317,14 +316,14 @@ fn permits(
         .collect();
     for request in &entered {
         let Kind::Permits(n) = state.processes[request.0].kind else {
-            return Err("no request of permits".to_owned());
+            return Err("not a request for a permit".to_owned());
         };
         let permit = permit_of(request).expect("it is a holder");
         let count = i64::try_from(held.len()).expect("a few");
         let lowest = (0..=count).find(|permit| !held.contains(permit));
         if count >= n || permit >= n || Some(permit) != lowest {
             return Err(format!(
-                "{request:?}, one of {n}, got the permit {permit} beside {held:?}"
+                "{request:?}, for one of {n}, got permit {permit} beside {held:?}"
             ));
         }
         held.push(permit);
@@ -333,13 +332,9 @@ fn permits(
 }
 
 /// S5: the tokens of exclusive requests and of permits grow, and a shared phase has one token.
-fn tokens(
-    state: &mut State,
-    reply: &Reply,
-    before: &ServerView,
-    after: &ServerView,
-    deliveries: &Deliveries,
-) -> Result<(), String> {
+fn tokens(state: &mut State, effects: &Effects<'_>) -> Result<(), String> {
+    let Effects { before, after, .. } = effects;
+    let deliveries = &effects.deliveries;
     let largest = state.history.largest;
     let mut given = Vec::new();
     match &after.lock {
@@ -347,11 +342,7 @@ fn tokens(
             if before.lock != after.lock {
                 given.push(*token);
             }
-            if deliveries
-                .tokens
-                .iter()
-                .any(|deliveries| deliveries != token)
-            {
+            if deliveries.tokens.iter().any(|other| other != token) {
                 return Err(format!(
                     "S5: other tokens than {token}: {:?}",
                     deliveries.tokens
@@ -360,7 +351,7 @@ fn tokens(
         }
         Lock::Free | Lock::Foreign(_) => {}
         Lock::Exclusive(_) | Lock::Permits => {
-            if let Reply::Array(words) = reply
+            if let Reply::Array(words) = effects.reply
                 && let [Reply::Int(1), Reply::Int(token), Reply::Int(_), ..] = &words[..]
             {
                 given.push(*token);
@@ -382,14 +373,12 @@ fn tokens(
     Ok(())
 }
 
-/// Checks that a call that gives up the lock or a place lets in the requests that may enter now.
+/// Checks that a call that releases the lock or leaves the queue lets in the requests that may enter now.
 fn nothing_is_left_waiting(
     state: &State,
-    call: &Call,
-    after: &ServerView,
-    scripts: &Scripts,
+    Effects { call, after, .. }: &Effects<'_>,
 ) -> Result<(), String> {
-    if !matches!(call, Call::Release) || scripts.is_in_parts || state.had_few_keys {
+    if !matches!(call, Call::Release) || state.scripts.is_in_parts || state.had_few_keys {
         return Ok(());
     }
     let is_there =
@@ -413,15 +402,9 @@ fn nothing_is_left_waiting(
 }
 
 /// Checks that the first exclusive waiter asks all holders of a shared phase to yield.
-fn holders_are_notified(
-    state: &State,
-    call: &Call,
-    before: &ServerView,
-    after: &ServerView,
-    deliveries: &Deliveries,
-    scripts: &Scripts,
-) -> Result<(), String> {
-    let (Call::Acquire { by, .. }, Lock::Shared(_)) = (call, &after.lock) else {
+fn holders_are_notified(state: &State, effects: &Effects<'_>) -> Result<(), String> {
+    let Effects { before, after, .. } = effects;
+    let (Call::Acquire { by, .. }, Lock::Shared(_)) = (&effects.call, &after.lock) else {
         return Ok(());
     };
     let own = state.request(*by);
@@ -432,36 +415,35 @@ fn holders_are_notified(
     let unnotified = after.holders.iter().find(|holder| {
         before.holds(**holder)
             && state.processes[holder.0].at != At::Gone
-            && !deliveries.to_yield.contains(&holder.0)
+            && !effects.deliveries.to_yield.contains(&holder.0)
     });
     match unnotified {
-        // With batches, a part of the holders is enough.
-        Some(holder) if !scripts.is_in_parts && !state.had_few_keys => {
+        // With batches, notifying a part of the holders is enough.
+        Some(holder) if !state.scripts.is_in_parts && !state.had_few_keys => {
             Err(format!("{holder:?} was not asked to yield"))
         }
         _ => Ok(()),
     }
 }
 
-/// S4: a shared request waits for at most one phase of each kind. An exclusive request waits for the exclusive requests before
-/// it and the shared phases between them.
+/// S4: a shared request waits for at most one phase of each kind. An exclusive request waits for earlier exclusive requests, and
+/// for the shared phases between them.
 fn count_phases(
     state: &mut State,
-    before: &ServerView,
-    after: &ServerView,
+    Effects { before, after, .. }: &Effects<'_>,
     was_shared: bool,
 ) -> Result<(), String> {
     let is_new_exclusive = matches!(after.lock, Lock::Exclusive(_)) && before.lock != after.lock;
     let is_new_shared = matches!(after.lock, Lock::Shared(_))
         && !matches!(before.lock, Lock::Shared(_))
-        // When the first part of a batch has ended, the rest of the batch is still the same phase.
+        // After the first part of a batch has ended, the rest of the batch belongs to the same phase.
         && !was_shared;
     let cut = state.history.cut;
     let mut ahead = 0;
     let is_back =
         |queued: &Queued| before.queued(queued.request).is_none() && queued.place != state.now;
     if after.queue.iter().any(is_back) {
-        // A request that was removed as silent overtakes the others when it returns, since it keeps its place.
+        // A request that was removed as silent keeps its place, and overtakes others when it returns.
         excuse_all(&mut state.processes);
     }
     for queued in &after.queue {

@@ -1,4 +1,4 @@
-//! The server's data for the key, in a form that the rules can use.
+//! The server's data for a key, in the form that the rules need.
 
 use crate::model::{Server, Value};
 
@@ -9,7 +9,7 @@ pub(super) const BEATS: &str = "beats";
 pub(super) const HOLDERS: &str = "holders";
 pub(super) const PERMITS: &str = "seats";
 pub(super) const RESULT: &str = "result:lock";
-/// The mark of processes that poll. No request of the explorer does.
+/// The mark of processes that poll, which no request of the explorer does.
 const ASKED: &str = "asked";
 pub(super) const KEYS: [&str; 8] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT, ASKED];
 
@@ -44,13 +44,13 @@ pub(super) struct ServerView {
     pub(super) lock: Lock,
     /// The waiting requests, in the order of the queue.
     pub(super) queue: Vec<Queued>,
-    /// The holders with a lease that has not ended, while the marker exists.
+    /// The holders whose leases have not ended, while the marker exists.
     pub(super) holders: Vec<Request>,
     pub(super) has_first_member: bool,
     pub(super) permits: Vec<(Request, i64)>,
     /// The cut in the beats.
     pub(super) cut: Option<i64>,
-    /// The result of the body that ran once.
+    /// The result of a body that ran once.
     pub(super) result: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl ServerView {
                 .entry(RESULT.as_bytes(), now)
                 .map(|entry| match &entry.value {
                     Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
-                    _ => panic!("no string at the result"),
+                    _ => panic!("the result is not a string"),
                 }),
             lock,
         }
@@ -109,7 +109,7 @@ impl ServerView {
         self.queue.iter().find(|queued| queued.request == request)
     }
 
-    /// Whether the server counts the request as a holder.
+    /// Returns whether the request is a holder for the server.
     pub(super) fn holds(&self, request: Request) -> bool {
         match self.lock {
             Lock::Exclusive(holder) | Lock::Foreign(holder) => holder == request,
@@ -125,7 +125,7 @@ impl ServerView {
     }
 }
 
-fn sorted(server: &Server, key: &str, now: i64) -> Vec<(i64, String)> {
+pub(super) fn sorted(server: &Server, key: &str, now: i64) -> Vec<(i64, String)> {
     match server.store.entry(key.as_bytes(), now).map(|it| &it.value) {
         Some(Value::Sorted(all)) => all
             .iter()
@@ -137,7 +137,7 @@ fn sorted(server: &Server, key: &str, now: i64) -> Vec<(i64, String)> {
 
 fn read_lock(value: &Value) -> Lock {
     let Value::Text(text) = value else {
-        panic!("no string at the lock");
+        panic!("the lock is not a string");
     };
     let text = String::from_utf8_lossy(text);
     if text == "lc1+p:" {
@@ -152,7 +152,7 @@ fn read_lock(value: &Value) -> Lock {
     }
 }
 
-/// Reads the last words of an owner token, "…:process:number".
+/// Parses the end of an owner token, "…:process:number".
 pub(super) fn request_of(text: &str) -> Request {
     let mut words = text.rsplit(':');
     let mut next = || words.next().and_then(|word| word.parse().ok());

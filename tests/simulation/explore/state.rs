@@ -1,12 +1,14 @@
 //! The processes and the server, and the effect of each step.
 
+use std::rc::Rc;
+
 use lock_tests::scripts;
 
 use super::{
-    rules::{self, Call, History},
+    rules::{self, Call, Deliveries, Effects, History},
     server_view::{
         BEATS, CLOCK, HOLDERS, KEYS, LOCK, Lock, PERMITS, QUEUE, Request, SILENT, ServerView,
-        request_of,
+        request_of, sorted,
     },
 };
 use crate::model::{Reply, Server};
@@ -22,11 +24,11 @@ pub(super) enum Kind {
     Exclusive,
     Shared,
     Permits(i64),
-    /// Exclusive, with plain commands first.
+    /// Exclusive; tries plain commands first.
     FastPath,
-    /// Another library: it never queues.
+    /// A client of another library, which never queues.
     Foreign,
-    /// Exclusive, to run a body once.
+    /// Exclusive; runs a body once.
     Once,
 }
 
@@ -49,9 +51,11 @@ impl Kind {
     }
 }
 
-/// A script by its hash.
+/// The hash and the text of a script.
+#[derive(Debug)]
 struct Script(String, Bytes);
 
+#[derive(Debug)]
 pub(super) struct Scripts {
     acquire: Script,
     release: Script,
@@ -61,7 +65,7 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new(part: Option<u8>) -> Self {
+    fn new(part: Option<u8>) -> Self {
         let script = |text: &str| {
             let mut text = text.to_owned();
             if let Some(part) = part {
@@ -84,7 +88,7 @@ impl Scripts {
     }
 }
 
-/// What a process believes about its request.
+/// The state of a request, as its process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum At {
     Idle,
@@ -92,7 +96,7 @@ pub(super) enum At {
     /// The reply to its acquire was lost.
     Unknown,
     Held,
-    /// It took the lock without queueing and has to give it back.
+    /// It took the lock without queueing, and has to return it.
     Undoing,
     /// The reply to its release was lost.
     Leaving,
@@ -104,7 +108,7 @@ pub(super) enum At {
 pub(super) struct Grant {
     fencing: i64,
     stamp: i64,
-    /// Whether the lease has ended since, counted from the last request.
+    /// Set if the lease has ended since, counted from the last request.
     is_over: bool,
 }
 
@@ -112,21 +116,21 @@ pub(super) struct Grant {
 pub(super) struct Process {
     pub(super) kind: Kind,
     pub(super) at: At,
-    /// The number of its request; each request has an owner token.
+    /// The number of its request. Each request has an owner token of its own.
     pub(super) number: u32,
     pub(super) acquisitions_left: u8,
     pub(super) has_tried: bool,
-    /// Its place in the queue, as the server gave it.
+    /// Its place in the queue, as the server replied.
     pub(super) place: i64,
     /// The stamp of the last reply.
     stamp: i64,
     pub(super) grants: Vec<Grant>,
     /// The fencing token of its last lease.
     pub(super) granted: i64,
-    /// Whether it was silent during this request, so that others may have overtaken it.
+    /// Set if it was silent during this request, so that others may have overtaken it.
     pub(super) was_silent: bool,
     pub(super) is_silent: bool,
-    /// The phases that it waited for.
+    /// The phases for which it has waited.
     pub(super) waited: Option<rules::Waited>,
 }
 
@@ -141,16 +145,15 @@ pub(super) enum Step {
     Lose(usize, usize),
     Release(usize),
     ReleaseWithoutReply(usize),
-    /// The body that was to run once has failed.
+    /// The body of a run once fails.
     Fail(usize),
     /// A copy of a release that stores a result arrives late.
     CopyOfRelease(usize),
-    /// The first command of a release without a script, and the second one.
     Renew(usize),
     Cancel(usize),
     /// A copy of the first message of the last request arrives late.
     Copy(usize),
-    /// A copy of a renewal that arrives late.
+    /// A copy of a renewal arrives late.
     CopyOfRenewal(usize),
     Crash(usize),
     LeaseEnds(Request),
@@ -159,21 +162,23 @@ pub(super) enum Step {
 
 #[derive(Clone)]
 pub(super) struct State {
+    pub(super) scripts: Rc<Scripts>,
     pub(super) server: Server,
     pub(super) now: i64,
     pub(super) faults: u8,
-    /// Whether nothing can happen, and nothing has, that leaves a free lock to the next check of a waiter.
+    /// Set if nothing so far can have left a free lock to the next check of a waiter.
     is_served: bool,
-    /// Whether the slot moves, so that exclusive requests declare the few keys that exist.
+    /// Set if the slot is moving, so that exclusive requests declare only the few keys that exist.
     pub(super) is_moving: bool,
-    /// Whether the last call did.
+    /// Set if the last call did so.
     pub(super) had_few_keys: bool,
     pub(super) processes: Vec<Process>,
     pub(super) history: History,
 }
 
 impl State {
-    pub(super) fn new(kinds: &[Kind], faults: u8, acquisitions: u8) -> Self {
+    /// `part` is the size of the batches, if not the shipped one.
+    pub(super) fn new(kinds: &[Kind], faults: u8, acquisitions: u8, part: Option<u8>) -> Self {
         let mut server = Server::default();
         for process in 0..kinds.len() {
             server.listen(process as u64, channel_of(process).as_bytes());
@@ -193,10 +198,11 @@ impl State {
             waited: None,
         };
         Self {
+            scripts: Rc::new(Scripts::new(part)),
             server,
             now: EPOCH_US,
             faults,
-            // A part of those that wait for a result gets its message by a call, and a check of theirs notifies the next part.
+            // The waiters for a result are notified in parts, and a check of one part notifies the next.
             is_served: !kinds.contains(&Kind::Foreign) && !kinds.contains(&Kind::Once),
             is_moving: false,
             had_few_keys: false,
@@ -213,7 +219,7 @@ impl State {
         (process, self.processes[process].number)
     }
 
-    /// All steps that are possible next.
+    /// Returns all steps that are possible next.
     pub(super) fn steps(&self) -> Vec<Step> {
         let view = self.view();
         let mut steps = Vec::new();
@@ -284,39 +290,39 @@ impl State {
         steps
     }
 
-    /// Whether a process would still renew the lease.
+    /// Returns whether a process would still renew the lease.
     pub(super) fn is_alive(&self, (process, number): Request) -> bool {
         let process = &self.processes[process];
         number == process.number && !matches!(process.at, At::Idle | At::Leaving | At::Gone)
     }
 
-    /// The state after a step, or the rule that the step broke.
-    pub(super) fn after(&self, step: &Step, scripts: &Scripts) -> Result<Self, String> {
+    /// Returns the state after a step, or the rule that the step breaks.
+    pub(super) fn after(&self, step: &Step) -> Result<Self, String> {
         let mut next = self.clone();
         next.now += 1;
-        next.take(step, scripts)?;
+        next.take(step)?;
         next.is_served &= next.faults == self.faults && !self.is_moving;
         next.check_beliefs()?;
         next.check_waiters()?;
         Ok(next)
     }
 
-    fn take(&mut self, step: &Step, scripts: &Scripts) -> Result<(), String> {
+    fn take(&mut self, step: &Step) -> Result<(), String> {
         match *step {
             Step::Acquire(i) => {
                 self.begin(i);
-                self.acquire(i, scripts, true)
+                self.acquire(i, true)
             }
             Step::AcquireWithoutReply(i) => {
                 self.faults -= 1;
                 self.begin(i);
-                self.acquire(i, scripts, false)
+                self.acquire(i, false)
             }
             Step::Try(i) => {
                 self.begin(i);
                 self.processes[i].has_tried = true;
-                let reply = self.send_acquire(i, "try", scripts)?;
-                if !self.believe_reply(i, &reply)? {
+                let reply = self.send_acquire(i, "try")?;
+                if !self.accept_reply(i, &reply)? {
                     self.processes[i].at = At::Idle;
                 }
                 Ok(())
@@ -325,8 +331,8 @@ impl State {
                 let process = &mut self.processes[i];
                 process.is_silent = false;
                 let place = process.place.to_string();
-                let reply = self.send_acquire(i, &place, scripts)?;
-                self.believe_reply(i, &reply).map(drop)
+                let reply = self.send_acquire(i, &place)?;
+                self.accept_reply(i, &reply).map(drop)
             }
             Step::Deliver(i, grant) => self.deliver(i, grant),
             Step::Lose(i, grant) => {
@@ -334,11 +340,11 @@ impl State {
                 self.processes[i].grants.remove(grant);
                 Ok(())
             }
-            Step::Release(i) => self.release(i, scripts).map(|()| self.end(i)),
+            Step::Release(i) => self.release(i).map(|()| self.end(i)),
             Step::ReleaseWithoutReply(i) => {
                 self.faults -= 1;
                 if self.processes[i].at == At::Held {
-                    self.release(i, scripts)?;
+                    self.release(i)?;
                 }
                 self.end(i);
                 self.processes[i].at = At::Leaving;
@@ -346,26 +352,26 @@ impl State {
             }
             Step::CopyOfRelease(i) => {
                 self.faults -= 1;
-                self.send_result(i, scripts).map(drop)
+                self.send_result(i).map(drop)
             }
-            Step::Renew(i) => self.renew(i, scripts),
+            Step::Renew(i) => self.renew(i),
             Step::Cancel(i) | Step::Fail(i) => {
-                self.send_release(i, true, scripts)?;
+                self.send_release(i, true)?;
                 self.end(i);
                 Ok(())
             }
             Step::Copy(i) => {
                 self.faults -= 1;
-                self.send_acquire(i, "wait", scripts).map(drop)
+                self.send_acquire(i, "wait").map(drop)
             }
             Step::CopyOfRenewal(i) => {
                 self.faults -= 1;
                 let before = self.view();
-                self.send_renew(i, scripts)?;
+                self.send_renew(i)?;
                 let after = self.view();
                 let request = self.request(i);
                 if after.holds(request) && !before.holds(request) {
-                    return Err("a late renewal made a holder".to_owned());
+                    return Err("a late renewal adds a holder".to_owned());
                 }
                 Ok(())
             }
@@ -399,7 +405,7 @@ impl State {
         process.at = At::Waiting;
     }
 
-    /// Ends the request of a process, whatever the outcome.
+    /// Ends the request of a process, whatever its outcome.
     fn end(&mut self, i: usize) {
         let process = &mut self.processes[i];
         process.at = At::Idle;
@@ -408,30 +414,30 @@ impl State {
         process.waited = None;
     }
 
-    fn acquire(&mut self, i: usize, scripts: &Scripts, has_reply: bool) -> Result<(), String> {
+    fn acquire(&mut self, i: usize, has_reply: bool) -> Result<(), String> {
         let kind = self.processes[i].kind;
         if kind == Kind::Foreign || kind.is_plain() && !self.processes[i].has_tried {
-            // The next acquire uses the script: the process has learnt that others wait.
+            // The process learns that others wait, and its next acquire uses the script.
             self.processes[i].has_tried = true;
             let before = self.view();
             if before.lock == Lock::Free {
                 return self.take_past_the_queue(i, &before, has_reply);
             }
             if kind == Kind::Foreign {
-                // It may ask again later.
+                // It may try again later.
                 self.processes[i].at = At::Idle;
                 return Ok(());
             }
         }
-        let reply = self.send_acquire(i, "wait", scripts)?;
+        let reply = self.send_acquire(i, "wait")?;
         if has_reply {
-            return self.believe_reply(i, &reply).map(drop);
+            return self.accept_reply(i, &reply).map(drop);
         }
         self.processes[i].at = At::Unknown;
         Ok(())
     }
 
-    /// `SET NX`, `XADD` and `EXISTS` in one step.
+    /// Sends `SET NX`, `XADD` and `EXISTS` in one step.
     fn take_past_the_queue(
         &mut self,
         i: usize,
@@ -468,14 +474,14 @@ impl State {
         Ok(())
     }
 
-    fn send_acquire(&mut self, i: usize, mode: &str, scripts: &Scripts) -> Result<Reply, String> {
+    fn send_acquire(&mut self, i: usize, mode: &str) -> Result<Reply, String> {
         let arguments = [&self.token(i), TTL_MS, "0", "1", mode, &self.entry(i)];
         let is_newcomer = matches!(mode, "wait" | "try");
         let call = Call::Acquire { by: i, is_newcomer };
-        self.call(call, &scripts.acquire, self.keys(i), &arguments, scripts)
+        self.call(call, self.keys(i), &arguments)
     }
 
-    /// The keys that an acquire or a release declares. None of these requests polls.
+    /// Returns the keys that an acquire or a release declares. None of these requests polls.
     fn keys(&self, i: usize) -> &'static [&'static str] {
         let is_exclusive = matches!(self.processes[i].kind, Kind::Exclusive | Kind::FastPath);
         let exists = |key: &&str| self.server.store.entry(key.as_bytes(), self.now).is_some();
@@ -486,7 +492,7 @@ impl State {
         }
     }
 
-    fn release(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
+    fn release(&mut self, i: usize) -> Result<(), String> {
         let process = &self.processes[i];
         if process.kind == Kind::Foreign {
             let before = self.view();
@@ -503,9 +509,9 @@ impl State {
         let kind = process.kind;
         let is_fast = kind == Kind::FastPath && !with_entry;
         let reply = match kind {
-            Kind::Once => self.send_result(i, scripts)?,
-            _ if is_fast && self.release_uncontended(i, scripts)? => Reply::Int(1),
-            _ => self.send_release(i, with_entry, scripts)?,
+            Kind::Once => self.send_result(i)?,
+            _ if is_fast && self.release_uncontended(i)? => Reply::Int(1),
+            _ => self.send_release(i, with_entry)?,
         };
         if must_hold && reply != Reply::Int(1) {
             return Err(format!("process {i} held nothing to release: {reply:?}"));
@@ -513,33 +519,26 @@ impl State {
         Ok(())
     }
 
-    fn send_release(
-        &mut self,
-        i: usize,
-        with_entry: bool,
-        scripts: &Scripts,
-    ) -> Result<Reply, String> {
+    fn send_release(&mut self, i: usize, with_entry: bool) -> Result<Reply, String> {
         let (token, entry) = (self.token(i), self.entry(i));
         let is_beside = self.processes[i].kind.is_beside();
         let arguments = [token.as_str(), "0", "0", &entry];
         // A plain release has only the required arguments.
         let count = if is_beside || with_entry { 4 } else { 2 };
-        let (call, arguments) = (Call::Release, &arguments[..count]);
-        self.call(call, &scripts.release, self.keys(i), arguments, scripts)
+        self.call(Call::Release, self.keys(i), &arguments[..count])
     }
 
-    /// Releases if no request waits. Returns whether it did.
-    fn release_uncontended(&mut self, i: usize, scripts: &Scripts) -> Result<bool, String> {
+    /// Releases the lock if no request waits. Returns whether it did.
+    fn release_uncontended(&mut self, i: usize) -> Result<bool, String> {
         let (before, token) = (self.view(), self.token(i));
-        let script = &scripts.release_uncontended;
-        let run = (script.0.as_str(), script.1.as_slice());
+        let Script(hash, text) = &self.scripts.release_uncontended;
         let keys = [LOCK, QUEUE].map(Bytes::from);
-        let (reply, messages) = self
-            .server
-            .run_script(run, &keys, &[token.into()], self.now);
+        let (reply, messages) =
+            self.server
+                .run_script((hash, text), &keys, &[token.into()], self.now);
         let after = self.view();
         match reply {
-            _ if !messages.is_empty() => Err("a release of a free lock notifies".to_owned()),
+            _ if !messages.is_empty() => Err("a short release notifies a process".to_owned()),
             Reply::Array(each)
                 if each == [Reply::Int(0)]
                     && (&before.lock, &before.queue) == (&after.lock, &after.queue) =>
@@ -547,26 +546,25 @@ impl State {
                 Ok(false)
             }
             Reply::Int(1) => {
-                let none = rules::Deliveries::default();
-                let views = (&before, &after);
-                rules::check(self, &Call::Release, &reply, views, &none, scripts).map(|()| true)
+                let effects = Effects {
+                    call: Call::Release,
+                    reply: &reply,
+                    before,
+                    after,
+                    deliveries: Deliveries::default(),
+                };
+                rules::check(self, &effects).map(|()| true)
             }
-            reply => Err(format!("a release of a free lock: {reply:?}")),
+            reply => Err(format!("the reply to a short release: {reply:?}")),
         }
     }
 
-    /// Releases, and stores a result of its own.
-    fn send_result(&mut self, i: usize, scripts: &Scripts) -> Result<Reply, String> {
+    /// Releases the lock and stores a result, which is the owner token.
+    fn send_result(&mut self, i: usize) -> Result<Reply, String> {
         let (token, entry) = (self.token(i), self.entry(i));
         let arguments = [token.as_str(), "0", "0", &entry, &token, TTL_MS];
         let before = self.view();
-        let reply = self.call(
-            Call::Release,
-            &scripts.release,
-            &KEYS[..7],
-            &arguments,
-            scripts,
-        )?;
+        let reply = self.call(Call::Release, &KEYS[..7], &arguments)?;
         let result = self.view().result;
         let held = before.lock == Lock::Exclusive(self.request(i));
         let expected = if held { Some(token) } else { before.result };
@@ -576,61 +574,58 @@ impl State {
         Ok(reply)
     }
 
-    fn renew(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
-        match self.send_renew(i, scripts)? {
+    fn renew(&mut self, i: usize) -> Result<(), String> {
+        match self.send_renew(i)? {
             Reply::Array(reply) if reply.first() == Some(&Reply::Int(1)) => Ok(()),
             Reply::Int(1) => Ok(()),
             reply => Err(format!("process {i} held nothing to renew: {reply:?}")),
         }
     }
 
-    fn send_renew(&mut self, i: usize, scripts: &Scripts) -> Result<Reply, String> {
+    /// Renews a share or a permit.
+    fn send_renew(&mut self, i: usize) -> Result<Reply, String> {
         let (token, entry) = (self.token(i), self.entry(i));
-        if self.processes[i].kind.is_beside() {
-            let arguments = [&token, TTL_MS, "0", "0", &entry];
-            return self.call(Call::Renew, &scripts.renew, &KEYS, &arguments, scripts);
-        }
-        let arguments = [&token, TTL_MS];
-        self.call(Call::Renew, &scripts.renew, &KEYS[..1], &arguments, scripts)
+        let arguments = [&token, TTL_MS, "0", "0", &entry];
+        self.call(Call::Renew, &KEYS, &arguments)
     }
 
-    /// Runs a script, delivers its messages, and checks its effects.
-    fn call(
-        &mut self,
-        call: Call,
-        script: &Script,
-        keys: &[&str],
-        arguments: &[&str],
-        scripts: &Scripts,
-    ) -> Result<Reply, String> {
+    /// Runs a script, sends its messages, and checks its effects.
+    fn call(&mut self, call: Call, keys: &[&str], arguments: &[&str]) -> Result<Reply, String> {
         let before = self.view();
         self.had_few_keys = keys.len() < 7;
         let bytes = |words: &[&str]| words.iter().map(|word| Bytes::from(*word)).collect();
         let (keys, arguments): (Vec<Bytes>, Vec<Bytes>) = (bytes(keys), bytes(arguments));
-        let run = (script.0.as_str(), script.1.as_slice());
-        let (reply, messages) = self.server.run_script(run, &keys, &arguments, self.now);
+        let Script(hash, text) = match call {
+            Call::Acquire { .. } => &self.scripts.acquire,
+            Call::Release => &self.scripts.release,
+            Call::Renew => &self.scripts.renew,
+        };
+        let (reply, messages) = self
+            .server
+            .run_script((hash, text), &keys, &arguments, self.now);
         if let Reply::Error(error) = &reply {
             return Err(format!("a script failed: {error}"));
         }
-        let mut deliveries = rules::Deliveries::default();
+        let mut deliveries = Deliveries::default();
         for (to, bytes) in messages {
             for message in String::from_utf8_lossy(&bytes).split("*3\r\n").skip(1) {
                 let text = message.split("\r\n").nth(5).expect("a message");
-                self.hand_out(to, text, &mut deliveries)?;
+                self.send(to, text, &mut deliveries)?;
             }
         }
-        let after = self.view();
-        rules::check(self, &call, &reply, (&before, &after), &deliveries, scripts)?;
+        let effects = Effects {
+            call,
+            reply: &reply,
+            before,
+            after: self.view(),
+            deliveries,
+        };
+        rules::check(self, &effects)?;
         Ok(reply)
     }
 
     /// Adds a message to those in flight to its process.
-    fn hand_out(
-        &mut self,
-        to: u64,
-        text: &str,
-        deliveries: &mut rules::Deliveries,
-    ) -> Result<(), String> {
+    fn send(&mut self, to: u64, text: &str, deliveries: &mut Deliveries) -> Result<(), String> {
         let to = usize::try_from(to).expect("a few");
         let (rest, proof) = text.rsplit_once(' ').expect("a proof");
         let (number, body) = rest.split_once(' ').expect("a number");
@@ -666,8 +661,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes a reply in; returns whether it is a grant.
-    fn believe_reply(&mut self, i: usize, reply: &Reply) -> Result<bool, String> {
+    /// Accepts a reply. Returns whether it is a grant.
+    fn accept_reply(&mut self, i: usize, reply: &Reply) -> Result<bool, String> {
         if let Reply::Array(words) = reply
             && let [Reply::Int(2), Reply::Bulk(result)] = &words[..]
         {
@@ -682,7 +677,7 @@ impl State {
                     _ => None,
                 })
                 .collect(),
-            _ => return Err(format!("a strange reply: {reply:?}")),
+            _ => return Err(format!("an unknown reply: {reply:?}")),
         };
         if numbers[0] == 1 {
             process.granted = numbers[1];
@@ -695,8 +690,8 @@ impl State {
         // The first reply has no stamp.
         if let Some(stamp) = numbers.get(5) {
             process.stamp = process.stamp.max(*stamp);
-            // A process counts a lease from its last request with such a reply. So its clock no longer shows that the lease of an
-            // earlier grant is over.
+            // A process counts a lease from its last request with such a reply. So it can no longer tell from the time that the
+            // lease of an earlier grant has ended.
             for grant in &mut process.grants {
                 grant.is_over = false;
             }
@@ -704,18 +699,16 @@ impl State {
         Ok(false)
     }
 
-    /// Takes the result of another run.
+    /// Accepts the result of another run.
     fn answered(&mut self, i: usize, result: &[u8]) -> Result<(), String> {
         let view = self.view();
         if view.result.as_deref().map(str::as_bytes) != Some(result) {
-            return Err(format!(
-                "I1: process {i} got another result than the server has"
-            ));
+            return Err(format!("I1: the result of process {i} is not the server's"));
         }
         let request = self.request(i);
         if view.holds(request) || view.queued(request).is_some() {
             return Err(format!(
-                "I5: process {i} has its reply, and left its request"
+                "I5: the request of process {i} outlives its result"
             ));
         }
         self.end(i);
@@ -728,7 +721,7 @@ impl State {
         let grant = process.grants.remove(grant);
         process.is_silent = false;
         if grant.is_over || grant.stamp <= process.stamp {
-            // The message is from before the last reply, and no longer counts.
+            // The message is older than the last reply.
             return Ok(());
         }
         self.hold(i, grant.fencing)
@@ -744,7 +737,7 @@ impl State {
         process.acquisitions_left -= 1;
         if fencing < process.granted {
             return Err(format!(
-                "process {i} holds with {fencing}, and the lock was given with {} since",
+                "process {i} holds with {fencing}, but the lock was granted with {} since",
                 process.granted
             ));
         }
@@ -756,13 +749,13 @@ impl State {
         }
     }
 
-    /// Checks that each process that believes in its lock is a holder on the server.
+    /// Checks that each process that relies on its lock is a holder on the server.
     fn check_beliefs(&self) -> Result<(), String> {
         let view = self.view();
         for (i, process) in self.processes.iter().enumerate() {
             if process.at == At::Held && !view.holds((i, process.number)) {
                 return Err(format!(
-                    "process {i} believes to hold, and the server has {view:?}"
+                    "process {i} relies on its lock, but the server has {view:?}"
                 ));
             }
         }
@@ -774,12 +767,12 @@ impl State {
         let view = self.view();
         let is_left = view.lock == Lock::Free && !view.queue.is_empty();
         if self.is_served && is_left {
-            return Err(format!("no process serves the queue: {view:?}"));
+            return Err(format!("the lock is free, but requests wait: {view:?}"));
         }
         Ok(())
     }
 
-    /// Ends one lease; the others were renewed meanwhile.
+    /// Ends a lease, while the others are renewed.
     pub(super) fn end_lease(&mut self, request: Request) {
         if self.is_alive(request) {
             self.faults -= 1;
@@ -798,7 +791,7 @@ impl State {
             self.server.command(&["DEL", LOCK, HOLDERS, PERMITS], now);
         } else {
             let ended = (now / 1000 - 1).to_string();
-            for member in members(&self.server, HOLDERS, now) {
+            for (_, member) in sorted(&self.server, HOLDERS, now) {
                 if request_of(&member) == request && member != "#" {
                     self.server
                         .command(&["ZADD", HOLDERS, &ended, &member], now);
@@ -807,7 +800,7 @@ impl State {
         }
     }
 
-    /// Lets two beats pass, in which all other waiters check, except those that were silent before.
+    /// Lets two beats pass, in which all other waiters check that are not silent yet.
     fn be_silent(&mut self, i: usize) {
         let process = &mut self.processes[i];
         process.is_silent = true;
@@ -816,7 +809,7 @@ impl State {
         let now = self.now + span;
         let now_text = now.to_string();
         let mut is_checked = false;
-        for entry in members(&self.server, QUEUE, self.now) {
+        for (_, entry) in sorted(&self.server, QUEUE, self.now) {
             let (other, number) = request_of(&entry);
             let process = &self.processes[other];
             let waits = matches!(process.at, At::Waiting | At::Unknown);
@@ -832,7 +825,7 @@ impl State {
         self.server.command(&["PEXPIRE", QUEUE, "30000"], self.now);
         self.now = now;
         self.server.command(&["PEXPIRE", BEATS, "2200"], now);
-        // If the silent process comes back to its place, it overtakes others.
+        // If the silent process returns to its place, it overtakes others.
         rules::excuse_all(&mut self.processes);
     }
 
@@ -851,7 +844,7 @@ impl State {
         )
     }
 
-    /// A text that is equal for states that differ only in times, in what is over, or in the order of like processes.
+    /// Returns a text that is equal for states that differ only in times, in ended requests, or in the order of equal processes.
     pub(super) fn canonical(&self) -> Bytes {
         let view = self.view();
         let mut records: Vec<String> = (0..self.processes.len())
@@ -949,9 +942,9 @@ fn channel_of(process: usize) -> String {
     format!("__lock_core__:grants:c{process}")
 }
 
-/// The fencing token of an id of the clock.
+/// Converts an id of the clock to a fencing token.
 fn token_of(id: &Reply) -> Result<i64, String> {
-    let none = || format!("no id: {id:?}");
+    let none = || format!("not an id: {id:?}");
     let Reply::Bulk(text) = id else {
         return Err(none());
     };
@@ -968,15 +961,4 @@ fn owner_token(kind: Kind, process: usize, number: u32) -> String {
         "lc1"
     };
     format!("{front}:h:{process}:{number}")
-}
-
-pub(super) fn members(server: &Server, key: &str, now: i64) -> Vec<String> {
-    let entry = server.store.entry(key.as_bytes(), now);
-    match entry.map(|entry| &entry.value) {
-        Some(crate::model::Value::Sorted(all)) => all
-            .iter()
-            .map(|(_, member)| String::from_utf8_lossy(member).into_owned())
-            .collect(),
-        _ => Vec::new(),
-    }
 }

@@ -1,16 +1,16 @@
-//! The Redis protocol, from the server's side.
+//! Replies in the Redis protocol.
 
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(&'static str),
-    /// Code and details, as in `WRONGTYPE Operation against …`.
+    /// A code and details, as in `WRONGTYPE Operation against …`.
     Error(String),
     Int(i64),
     Bulk(Vec<u8>),
     Nil,
     Array(Vec<Self>),
-    /// Pairs, which RESP2 shows as an array.
+    /// Pairs, which are an array in RESP2.
     Map(Vec<(Self, Self)>),
     /// A message, or the confirmation of a subscription.
     Push(Vec<Self>),

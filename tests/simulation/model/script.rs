@@ -13,19 +13,19 @@ struct Engine {
 }
 
 thread_local! {
-    /// One engine for each thread, since making one costs more than a whole run of a scenario. A script leaves only its globals
-    /// behind, and the next script sets them anew.
+    /// An engine per thread, since making one costs more than running a scenario. A script leaves only globals, which the next
+    /// script overwrites.
     static ENGINE: Engine = Engine::new();
-    /// The server that runs a script now.
+    /// The server that is running a script.
     static RUNNING: RefCell<Option<(Server, Turn)>> = const { RefCell::new(None) };
 }
 
 /// The state of one run of a script.
 struct Turn {
-    /// The keys that the call declares.
+    /// The declared keys.
     keys: Vec<Vec<u8>>,
     now_us: i64,
-    /// The error of a command that ended the script.
+    /// The error of the command that ended the script.
     error: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn run(
     };
     RUNNING.set(Some((std::mem::take(server), turn)));
     let result = ENGINE.with(|engine| engine.run(hash, text, keys, arguments));
-    let (after, turn) = RUNNING.take().expect("it was put there");
+    let (after, turn) = RUNNING.take().expect("set above");
     *server = after;
     let on = |error: &str| Reply::error(format!("{error} script: {hash}, on @user_script:1."));
     match (result, turn.error) {
@@ -116,9 +116,9 @@ impl Engine {
 fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
     let words: Vec<Vec<u8>> = words.iter().map(word).collect();
     let reply = RUNNING.with_borrow_mut(|running| {
-        let (server, turn) = running.as_mut().expect("a script runs");
+        let (server, turn) = running.as_mut().expect("a running script");
         for key in keys_of(&words) {
-            // As some servers do. Others would not notice.
+            // Some servers refuse such a script.
             let key_text = String::from_utf8_lossy(key);
             assert!(
                 turn.keys.contains(key),
@@ -137,7 +137,7 @@ fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
     }
 }
 
-/// The keys among the words of a command.
+/// Returns the keys among the words of a command.
 fn keys_of(words: &[Vec<u8>]) -> &[Vec<u8>] {
     match &*words[0].to_ascii_uppercase() {
         b"TIME" | b"PUBLISH" | b"SPUBLISH" => &[],
@@ -184,7 +184,7 @@ fn value(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
 
 #[expect(
     clippy::cast_precision_loss,
-    reason = "as a server does: Lua 5.1 has doubles only"
+    reason = "like a server: Lua 5.1 only has doubles"
 )]
 fn as_double(number: i64) -> f64 {
     number as f64
@@ -218,7 +218,7 @@ fn reply(value: Value) -> mlua::Result<Reply> {
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "as a server does with what is no whole number"
+    reason = "like a server, which truncates fractions"
 )]
 fn truncated(number: f64) -> i64 {
     number as i64

@@ -1,14 +1,15 @@
-//! A server: its clients, its scripts, and the commands that it knows.
+//! A server: its clients, its scripts and its commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lock_tests::take_request;
 
 use super::{protocol::Reply, script, store::Store};
+use crate::network::Data;
 
 type Bytes = Vec<u8>;
 
-/// The commands that a server has, or that a user may use.
+/// The commands that a server supports, or that a user may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Redis 7: scripts, and RESP3.
@@ -35,10 +36,10 @@ pub(crate) struct Server {
     pub(crate) run_id: String,
     /// The time of the start, by the server's clock.
     pub(crate) started_us: i64,
-    /// The loaded scripts, by their hashes.
+    /// The loaded scripts, by hash.
     scripts: BTreeMap<String, Bytes>,
     clients: BTreeMap<u64, Client>,
-    /// The output to clients, in order.
+    /// The output for clients, in order.
     outbox: Vec<(u64, Bytes)>,
 }
 
@@ -49,7 +50,7 @@ struct Client {
     resp3: bool,
     channels: BTreeSet<Bytes>,
     watched: Vec<(Bytes, u64)>,
-    /// The commands that were queued since `MULTI`.
+    /// The commands queued since `MULTI`.
     transaction: Option<Vec<Vec<Bytes>>>,
 }
 
@@ -62,12 +63,11 @@ impl Server {
         self.clients.remove(&client);
     }
 
-    /// Ends the server's process and starts another one, with the same data if `keeps` is set.
-    pub(crate) fn restart(&mut self, run_id: String, now_us: i64, keeps: bool) {
-        let store = if keeps {
-            std::mem::take(&mut self.store)
-        } else {
-            Store::default()
+    /// Ends the server's process and starts another one.
+    pub(crate) fn restart(&mut self, run_id: String, now_us: i64, data: Data) {
+        let store = match data {
+            Data::Kept => std::mem::take(&mut self.store),
+            Data::Lost => Store::default(),
         };
         *self = Self {
             store,
@@ -78,9 +78,9 @@ impl Server {
         };
     }
 
-    /// Takes in the bytes of a client; returns the bytes for each client, in order.
+    /// Receives bytes from a client. Returns the bytes for each client, in order.
     pub(crate) fn receive(&mut self, client: u64, bytes: &[u8], now_us: i64) -> Vec<(u64, Bytes)> {
-        // The client is gone, or was connected to the process before a restart.
+        // The client has gone, or was connected before a restart.
         let Some(known) = self.clients.get_mut(&client) else {
             return Vec::new();
         };
@@ -96,7 +96,7 @@ impl Server {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Runs a script that need not be loaded; returns its reply, and the bytes for each client.
+    /// Runs a script, which need not be loaded. Returns its reply, and the bytes for each client.
     pub(crate) fn run_script(
         &mut self,
         script: (&str, &[u8]),
@@ -201,7 +201,7 @@ impl Server {
     }
 
     fn client(&mut self, client: u64) -> &mut Client {
-        self.clients.get_mut(&client).expect("it asks right now")
+        self.clients.get_mut(&client).expect("a connected client")
     }
 
     fn hello(&mut self, client: u64) -> Reply {
@@ -247,7 +247,7 @@ impl Server {
     }
 
     fn info(&self, now_us: i64) -> Reply {
-        // A server takes the difference of two whole seconds, and so does this.
+        // Like a server, this takes the difference of two whole seconds.
         let uptime = now_us / 1_000_000 - self.started_us / 1_000_000;
         Reply::Bulk(
             format!(
@@ -264,7 +264,7 @@ impl Server {
             return Reply::error("NOSCRIPT No matching script. Please use EVAL.");
         };
         let count = String::from_utf8_lossy(&words[0]);
-        let count: usize = count.parse().expect("how many keys");
+        let count: usize = count.parse().expect("the number of keys");
         let (keys, arguments) = words[1..].split_at(count);
         script::run(self, hash, &text, keys, arguments, now_us)
     }

@@ -1,4 +1,4 @@
-//! The keys of a server, and the plain commands on them, as Redis 7 has them.
+//! The keys of a server, and the commands of Redis 7 on them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) enum Value {
     Text(Bytes),
     /// Members, sorted by score and then by member. All scores are whole numbers here.
     Sorted(Vec<(i64, Bytes)>),
-    /// An empty stream: its last id.
+    /// An empty stream, with its last id.
     Stream(Id),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Store {
     changes: BTreeMap<Bytes, u64>,
 }
 
-/// The reply, or `None` for a command name that Redis does not know.
+/// The reply, or `None` for an unknown command.
 type Known = Option<Reply>;
 
 impl Store {
@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    /// Executes a command on keys; `None` if it has no command of this name.
+    /// Executes a command on keys; `None` if the command is unknown.
     pub(crate) fn execute(&mut self, name: &str, words: &[Bytes], now_us: i64) -> Known {
         for key in keys_of(name, words) {
             self.expire(key, now_us);
@@ -113,7 +113,7 @@ impl Store {
         Some(done.unwrap_or_else(Reply::error))
     }
 
-    /// Removes a key with an expiry in the past, as a server does at the next access.
+    /// Deletes a key whose expiry is in the past, as a server does at the next access.
     pub(crate) fn expire(&mut self, key: &[u8], now_us: i64) {
         if self.keys.contains_key(key) && self.entry(key, now_us).is_none() {
             self.keys.remove(key);
@@ -138,7 +138,7 @@ impl Store {
         }
     }
 
-    /// The sorted set of a key; empty if there is none.
+    /// Returns the sorted set of a key; empty if the key does not exist.
     fn sorted(&self, key: &[u8]) -> Result<&[(i64, Bytes)], &'static str> {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(&[]),
@@ -147,7 +147,7 @@ impl Store {
         }
     }
 
-    /// Replaces the sorted set of a key; an empty set removes the key.
+    /// Replaces the sorted set of a key. An empty set deletes the key.
     fn put_sorted(&mut self, key: &[u8], mut all: Vec<(i64, Bytes)>) {
         all.sort();
         let until = self.keys.get(key).and_then(|entry| entry.until);
@@ -163,7 +163,7 @@ impl Store {
         Ok(self.text(key)?.cloned().map_or(Reply::Nil, Reply::Bulk))
     }
 
-    /// A key of another type has no value here.
+    /// Returns the values of keys; nil for a key of another type.
     fn get_all(&self, keys: &[Bytes]) -> Reply {
         let values = keys.iter().map(|key| self.get(key).unwrap_or(Reply::Nil));
         Reply::Array(values.collect())
@@ -216,7 +216,7 @@ impl Store {
         Reply::Int(deleted)
     }
 
-    /// Adds to a stream that is kept empty; returns the id.
+    /// Adds to a stream that stays empty. Returns the id.
     fn append(&mut self, words: &[Bytes], now_us: i64) -> Result<Reply, &'static str> {
         let (key, mut options) = (&words[0], &words[1..]);
         let mut makes = true;
@@ -295,7 +295,7 @@ impl Store {
         Ok(found.map_or(Reply::Nil, |(score, _)| Reply::text(&score.to_string())))
     }
 
-    /// The members in a range of ranks; the last option shows the scores, too.
+    /// Returns the members in a range of ranks, optionally with their scores.
     fn range(&self, words: &[Bytes], is_reversed: bool) -> Result<Reply, &'static str> {
         let (from, to) = (number(&words[1])?, number(&words[2])?);
         assert!(from >= 0, "not modelled: ranks from {from}");
@@ -349,7 +349,7 @@ impl Store {
     ) -> Result<Reply, &'static str> {
         let all = self.sorted(key)?;
         let (gone, rest): (Vec<_>, Vec<_>) = all.iter().cloned().partition(goes);
-        // If no member is removed, the key does not change for a client that watches it.
+        // Without a removed member, the key is unchanged for a client that watches it.
         if !gone.is_empty() {
             self.put_sorted(key, rest);
         }
@@ -405,7 +405,7 @@ impl Store {
     }
 }
 
-/// Members as a script sees them: each one followed by its score if `with_scores` is set.
+/// Returns members as a script sees them, each followed by its score if `with_scores` is set.
 fn shown<'a>(found: impl Iterator<Item = &'a (i64, Bytes)>, with_scores: bool) -> Reply {
     let mut all = Vec::new();
     for (score, member) in found {
@@ -417,7 +417,7 @@ fn shown<'a>(found: impl Iterator<Item = &'a (i64, Bytes)>, with_scores: bool) -
     Reply::Array(all)
 }
 
-/// Whether a score lies between two bounds, which may be infinite, or excluded.
+/// Returns whether a score is between two bounds, which may be infinite or exclusive.
 fn within(from: &[u8], to: &[u8]) -> Result<impl Fn(i64) -> bool + use<>, &'static str> {
     let bound = |text: &[u8]| -> Result<(i64, bool), &'static str> {
         let (text, is_open) = text
@@ -437,7 +437,7 @@ fn within(from: &[u8], to: &[u8]) -> Result<impl Fn(i64) -> bool + use<>, &'stat
     })
 }
 
-/// The keys that a command names.
+/// Returns the keys of a command.
 fn keys_of<'a>(name: &str, words: &'a [Bytes]) -> &'a [Bytes] {
     match name {
         "DEL" | "EXISTS" | "MGET" => words,
