@@ -130,19 +130,20 @@ impl Command {
         let to = if chance.permille(300) { "+inf" } else { &to };
         let in_an_hour = (now_us / 1000 + 3_600_000).to_string();
         let count = chance.pick(&["0", "1", "2", "-1"]);
-        let words: &[&str] = match chance.below(18) {
+        let words: &[&str] = match chance.below(19) {
             0 | 1 => &["ZADD", key, plain, &value, greater, &another],
             2 => &["ZADD", key, "GT", plain, &value, greater, &another],
             3 => &["ZADD", key, "NX", plain, &value, greater, &another],
             4 => &["ZREM", key, &value, &another],
-            13 => &["ZPOPMIN", key],
-            14 => &["ZCARD", key],
-            15 => &["ZRANGE", key, "0", "-1"],
-            16 => &["ZREMRANGEBYSCORE", key, "-inf", to],
-            5 => &["ZSCORE", key, &value],
-            6 => &["ZCOUNT", key, from, to],
-            7 => &["ZRANGEBYSCORE", key, from, to, "LIMIT", "0", count],
-            8 => &[
+            5 => &["ZADD", key, "XX", "LT", plain, &value, greater, &another],
+            6 => &["ZPOPMIN", key],
+            7 => &["ZCARD", key],
+            8 => &["ZRANGE", key, "0", "-1"],
+            9 => &["ZREMRANGEBYSCORE", key, "-inf", to],
+            10 => &["ZSCORE", key, &value],
+            11 => &["ZCOUNT", key, from, to],
+            12 => &["ZRANGEBYSCORE", key, from, to, "LIMIT", "0", count],
+            13 => &[
                 "ZRANGEBYSCORE",
                 key,
                 from,
@@ -152,10 +153,10 @@ impl Command {
                 "0",
                 count,
             ],
-            9 => &["ZRANGEBYSCORE", key, from, to],
-            10 => &["ZREVRANGE", key, "0", count, "WITHSCORES"],
-            11 => &["ZRANGE", key, "0", count, "WITHSCORES"],
-            12 => &["PEXPIREAT", key, chance.pick(&[&in_an_hour, "1"])],
+            14 => &["ZRANGEBYSCORE", key, from, to],
+            15 => &["ZREVRANGE", key, "0", count, "WITHSCORES"],
+            16 => &["ZRANGE", key, "0", count, "WITHSCORES"],
+            17 => &["PEXPIREAT", key, chance.pick(&[&in_an_hour, "1"])],
             _ => &[
                 "SET",
                 key,

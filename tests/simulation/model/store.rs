@@ -367,11 +367,15 @@ impl Store {
     }
 
     fn add(&mut self, words: &[Bytes]) -> Result<Reply, &'static str> {
-        let (mut only_new, mut only_greater, mut pairs) = (false, false, &words[1..]);
+        let (mut only_new, mut only_known) = (false, false);
+        let (mut only_greater, mut only_less, mut pairs) = (false, false, &words[1..]);
         while let Some((option, rest)) = pairs.split_first() {
             match option.to_ascii_uppercase().as_slice() {
                 b"NX" => only_new = true,
+                b"XX" => only_known = true,
                 b"GT" => only_greater = true,
+                b"LT" => only_less = true,
+                b"CH" | b"INCR" => panic!("not modelled: ZADD {words:?}"),
                 _ => break,
             }
             pairs = rest;
@@ -388,12 +392,15 @@ impl Store {
         let (mut added, mut is_changed) = (0, false);
         for (score, member) in new {
             if let Some((known, _)) = all.iter_mut().find(|(_, other)| other == member) {
-                let moves = !only_new && *known != score && (!only_greater || *known < score);
+                let moves = !only_new
+                    && *known != score
+                    && (!only_greater || *known < score)
+                    && (!only_less || score < *known);
                 if moves {
                     *known = score;
                 }
                 is_changed |= moves;
-            } else {
+            } else if !only_known {
                 all.push((score, member.clone()));
                 added += 1;
             }
