@@ -29,16 +29,10 @@ pub(crate) enum Fault {
         data: Data,
         span: Duration,
     },
-    /// The server of a key is killed, another takes over, and the killed one returns as its replica.
+    /// Another server takes over from the server of a key.
     FailOver {
         key: u64,
-    },
-    /// The server of a key is stopped until another has taken over, and then continues in its old role.
-    FailOverByStop {
-        key: u64,
-    },
-    PlannedFailOver {
-        key: u64,
+        by: Cause,
     },
     MoveSlot {
         key: u64,
@@ -120,6 +114,16 @@ pub(crate) enum Data {
     Lost,
 }
 
+/// The cause of a fail-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The server is killed, and returns as a replica of the other one.
+    Kill,
+    /// The server is stopped until the other one has taken over, and then continues in its old role.
+    Stop,
+    Command,
+}
+
 /// The locks that a fault deletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wipes {
@@ -162,6 +166,7 @@ impl Fault {
         let name = text.split(' ').next().unwrap_or_default();
         match self {
             Self::RestartServer { data, .. } => format!("{name}, data {data:?}"),
+            Self::FailOver { by, .. } => format!("{name} by {by:?}"),
             _ => name.to_owned(),
         }
     }
@@ -188,10 +193,7 @@ impl Fault {
             Self::FlushAll { .. } | Self::RestartServer { .. } if topology == Topology::Redlock => {
                 Suspends::Nothing
             }
-            Self::FailOver { .. }
-            | Self::FailOverByStop { .. }
-            | Self::PlannedFailOver { .. }
-            | Self::FlushAll { .. } => Suspends::ExclusionAndClocks,
+            Self::FailOver { .. } | Self::FlushAll { .. } => Suspends::ExclusionAndClocks,
             Self::RestartServer {
                 data: Data::Lost, ..
             }

@@ -10,14 +10,14 @@ use std::{
 };
 
 use lock_tests::{
-    After, Cluster, Proxy, RedisServer, Sentinels, Which, eventually_blocking,
+    After, Proxy, RedisServer, Which, eventually_blocking,
     history::{Invariant, Moment, Running, Tally, Window},
     slot_of,
 };
 
 use crate::{
     crew::Crew,
-    fault::{Clients, Data, Fault, Paused, Suspends, Wipes, full_key, key},
+    fault::{Cause, Clients, Data, Fault, Paused, Suspends, Wipes, full_key, key},
     plan::{CONTENDERS, Plan, Round},
     topology::{Kind, Servers, Topology},
 };
@@ -218,9 +218,7 @@ fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
         Fault::RestartServer { node, data, span } => {
             restart(servers.node(node), data, span, servers);
         }
-        Fault::FailOver { .. } | Fault::FailOverByStop { .. } | Fault::PlannedFailOver { .. } => {
-            fail_over(servers, fault);
-        }
+        Fault::FailOver { key, by } => fail_over(servers, key, by),
         Fault::MoveSlot { key, target } => move_slot(servers, key, target),
         Fault::Delay { .. }
         | Fault::LoseFrame { .. }
@@ -293,56 +291,41 @@ fn restart(server: &RedisServer, data: Data, span: Duration, servers: &Servers) 
     server.restart();
 }
 
-fn fail_over(servers: &Servers, fault: Fault) {
-    match &servers.kind {
-        Kind::Sentinels(sentinels) => fail_over_by_sentinels(sentinels, fault),
-        Kind::Cluster(cluster) => fail_over_in(cluster, fault),
-        Kind::Independent(_) => unreachable!("there is no other server"),
-    }
-}
-
-fn fail_over_by_sentinels(sentinels: &Sentinels, fault: Fault) {
-    match fault {
-        Fault::FailOver { .. } => {
+fn fail_over(servers: &Servers, key: u64, by: Cause) {
+    let key = full_key(key);
+    match (&servers.kind, by) {
+        (Kind::Sentinels(sentinels), Cause::Kill) => {
             let killed = sentinels.kill_primary();
             sentinels.failed_over(killed);
             sentinels.rejoin(killed);
         }
-        Fault::FailOverByStop { .. } => {
+        (Kind::Sentinels(sentinels), Cause::Stop) => {
             let stopped = sentinels.primary();
             stopped.stop();
             sentinels.failed_over(stopped);
             stopped.cont();
             sentinels.whole();
         }
-        _ => sentinels.switch(),
-    }
-}
-
-fn fail_over_in(cluster: &Cluster, fault: Fault) {
-    match fault {
-        Fault::FailOver { key } => {
-            let killed = cluster.kill_master_of(&full_key(key));
+        (Kind::Sentinels(sentinels), Cause::Command) => sentinels.switch(),
+        (Kind::Cluster(cluster), Cause::Kill) => {
+            let killed = cluster.kill_master_of(&key);
             cluster.failed_over(killed);
             cluster.rejoin(killed);
         }
-        Fault::FailOverByStop { key } => {
-            let stopped = cluster.node_of(&full_key(key));
+        (Kind::Cluster(cluster), Cause::Stop) => {
+            let stopped = cluster.node_of(&key);
             stopped.stop();
             // The other nodes are asked, since the stopped one does not reply.
-            eventually_blocking(
-                Duration::from_secs(60),
-                "another node has taken over",
-                || {
-                    let masters = cluster.masters();
-                    masters.len() == 3 && masters.iter().all(|node| node.port() != stopped.port())
-                },
-            );
+            let limit = Duration::from_secs(60);
+            eventually_blocking(limit, "another node has taken over", || {
+                let masters = cluster.masters();
+                masters.len() == 3 && masters.iter().all(|node| node.port() != stopped.port())
+            });
             stopped.cont();
             cluster.whole();
         }
-        Fault::PlannedFailOver { key } => cluster.switch(&full_key(key)),
-        _ => {}
+        (Kind::Cluster(cluster), Cause::Command) => cluster.switch(&key),
+        (Kind::Independent(_), _) => unreachable!("there is no other server"),
     }
 }
 

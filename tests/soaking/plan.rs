@@ -8,7 +8,7 @@ use std::time::Duration;
 use lock_tests::{Direction, Random, Scope};
 
 use crate::{
-    fault::{Clients, Data, Fault, Paused},
+    fault::{Cause, Clients, Data, Fault, Paused},
     topology::{Sides, Topology},
 };
 
@@ -154,9 +154,9 @@ fn on_one_of_several(random: &mut Random, node: u64) -> Fault {
 fn on_sentinels(random: &mut Random, node: u64) -> Fault {
     let draw = random.weighted::<Draw>(&[
         (25, of_the_server_for_a_moment),
-        (12, |random, _| Fault::FailOver { key: random.next() }),
-        (6, |random, _| Fault::FailOverByStop { key: random.next() }),
-        (6, |random, _| Fault::PlannedFailOver { key: random.next() }),
+        (12, |random, _| fail_over(random, Cause::Kill)),
+        (6, |random, _| fail_over(random, Cause::Stop)),
+        (6, |random, _| fail_over(random, Cause::Command)),
         (3, |_, node| Fault::FlushAll { node }),
         (3, |random, _| Fault::StealKey { key: random.next() }),
     ]);
@@ -166,9 +166,9 @@ fn on_sentinels(random: &mut Random, node: u64) -> Fault {
 fn on_a_cluster(random: &mut Random, node: u64) -> Fault {
     let draw = random.weighted::<Draw>(&[
         (25, of_the_server_for_a_moment),
-        (10, |random, _| Fault::FailOver { key: random.next() }),
-        (4, |random, _| Fault::FailOverByStop { key: random.next() }),
-        (6, |random, _| Fault::PlannedFailOver { key: random.next() }),
+        (10, |random, _| fail_over(random, Cause::Kill)),
+        (4, |random, _| fail_over(random, Cause::Stop)),
+        (6, |random, _| fail_over(random, Cause::Command)),
         (15, |random, _| Fault::MoveSlot {
             key: random.next(),
             target: random.next(),
@@ -177,6 +177,11 @@ fn on_a_cluster(random: &mut Random, node: u64) -> Fault {
         (3, |random, _| Fault::StealKey { key: random.next() }),
     ]);
     draw(random, node)
+}
+
+fn fail_over(random: &mut Random, by: Cause) -> Fault {
+    let key = random.next();
+    Fault::FailOver { key, by }
 }
 
 fn direction(random: &mut Random) -> Direction {
