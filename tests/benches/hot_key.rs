@@ -14,7 +14,7 @@ use crate::{
     cores::start_server,
     load::{Contender, Keys, Load, take_turns},
     lockers::{LockCore, TokioMutex},
-    plot::Curve,
+    plot::{Panel, Plot},
     report::{
         self,
         Target::{AtLeast, AtMost},
@@ -37,8 +37,7 @@ const DELAY: Duration = Duration::from_millis(200);
 /// A longer window for the other crates: they are slow, and their times vary more than those of lock-core.
 const PEER_WINDOW: Duration = Duration::from_secs(4);
 
-/// Returns the curves of the plot.
-pub(crate) fn run() -> Vec<Curve> {
+pub(crate) fn run() -> Plot {
     in_one_process();
     between_processes()
 }
@@ -72,7 +71,7 @@ fn in_one_process() {
     report::target("most to least favoured task", favour, AtMost(1.05));
 }
 
-fn between_processes() -> Vec<Curve> {
+fn between_processes() -> Plot {
     let server = start_server();
     let mut watch = Watch::new(&server);
     let mut teams = [
@@ -81,7 +80,10 @@ fn between_processes() -> Vec<Curve> {
         Team::start("rslock", MOST, &server),
         Team::start("distributed-lock-redis", MOST, &server),
     ];
-    let mut curves = teams.each_ref().map(|team| Curve::new(team.name));
+    let contenders = teams.each_ref().map(|team| team.name);
+    let labels: Vec<String> = PROCESSES.map(|count| format!("{count} processes")).into();
+    let mut rates = contenders.map(|_| Vec::new());
+    let mut worst_waits = contenders.map(|_| Vec::new());
     for processes in PROCESSES {
         let all = run_all(&mut teams, processes, &mut watch);
         report::title(&format!(
@@ -89,9 +91,11 @@ fn between_processes() -> Vec<Curve> {
         ));
         report::header("hand-offs");
         let [floor, own, ..] = &all;
-        for (curve, samples) in curves.iter_mut().zip(&all) {
-            report::line(curve.name, samples, floor);
-            curve.add(processes, samples);
+        for (index, samples) in all.iter().enumerate() {
+            report::line(contenders[index], samples, floor);
+            rates[index].push(samples.rate());
+            let worst = samples.times().max();
+            worst_waits[index].push(worst.as_secs_f64() * 1e3);
         }
         let (ratio, favour) = (own.ratio_to(floor), own.favour());
         // Ratios that an earlier version reached.
@@ -104,7 +108,21 @@ fn between_processes() -> Vec<Curve> {
         report::target("most to least favoured process", favour, AtMost(1.15));
         report::target("server commands per hand-off", own.commands(), AtMost(10.0));
     }
-    curves.into()
+    Plot {
+        contenders: contenders.into(),
+        panels: [
+            Panel {
+                title: "hand-offs per second",
+                labels: labels.clone(),
+                values: rates.into(),
+            },
+            Panel {
+                title: "worst wait in ms",
+                labels,
+                values: worst_waits.into(),
+            },
+        ],
+    }
 }
 
 fn run_all(teams: &mut [Team; 4], processes: u32, watch: &mut Watch) -> [Samples; 4] {

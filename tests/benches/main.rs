@@ -27,14 +27,12 @@ mod plot;
 mod queue;
 mod raw;
 mod readers;
-mod readers_plot;
 mod report;
 mod rw_locks;
 mod sample;
 mod scripts;
 mod stall;
 mod storm;
-mod svg;
 mod telemetry;
 mod usage;
 mod worker;
@@ -46,7 +44,7 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 
-use crate::cores::Placement;
+use crate::{cores::Placement, plot::Plot};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -103,22 +101,12 @@ fn main() {
     for name in names {
         match name {
             Benchmark::Pairs => pairs::run(placements),
-            Benchmark::HotKey => {
-                let curves = hot_key::run();
-                if let Some(path) = &arguments.plot {
-                    plot::write(&from_workspace(path), &curves);
-                }
-            }
+            Benchmark::HotKey => write(&hot_key::run(), arguments.plot.as_deref()),
             Benchmark::Storm => storm::run(),
             Benchmark::Queue => queue::run(),
             Benchmark::Held => held::run(),
             Benchmark::Stall => stall::run(),
-            Benchmark::Modes => {
-                let outcomes = modes::run();
-                if let Some(path) = &arguments.plot_readers {
-                    readers_plot::write(&from_workspace(path), &outcomes);
-                }
-            }
+            Benchmark::Modes => write(&modes::run(), arguments.plot_readers.as_deref()),
             Benchmark::Once => once::run(placements),
             Benchmark::Attribute => attribute::run(),
             Benchmark::Telemetry => telemetry::run(),
@@ -134,7 +122,10 @@ fn report_other_load(title: &str) {
     report::note("per cent of it taken by other programs", share * 100.0);
 }
 
-/// Returns the path of a plot. Cargo starts the benchmarks in the folder of the package, but users start cargo in the folder above.
-fn from_workspace(path: &Path) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+/// Writes a plot, if there is a path. Cargo starts the benchmarks in the folder of the package, but users start cargo in the folder
+/// above.
+fn write(plot: &Plot, path: Option<&Path>) {
+    if let Some(path) = path {
+        plot.write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
+    }
 }

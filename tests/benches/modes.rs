@@ -8,7 +8,8 @@ use crate::{
     cores::start_server,
     load::{Contender, Keys, Load, take_turns},
     lockers::{LockCore, TokioRwLock},
-    readers::{self, Outcome},
+    plot::Plot,
+    readers,
     report::{self, Target::AtLeast},
     usage::Watch,
 };
@@ -16,12 +17,12 @@ use crate::{
 const ROUNDS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Returns the data for the plot of a writer among readers.
-pub(crate) fn run() -> Vec<Outcome> {
+/// Returns the plot of a writer among readers.
+pub(crate) fn run() -> Plot {
     shared_in_one_process();
-    let outcomes = readers::run();
+    let plot = readers::run();
     permits();
-    outcomes
+    plot
 }
 
 fn shared_in_one_process() {

@@ -4,20 +4,16 @@
 //! unsuitable: it delays by whole milliseconds, and parses the traffic.
 
 use std::{
-    array,
-    collections::VecDeque,
     io::{self, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     num::NonZeroU64,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use lock_tests::{Process, RedisServer};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    thread::set_current_timer_slack,
-};
+use rustix::thread::set_current_timer_slack;
 
 use crate::{cores::put_with_servers, worker};
 
@@ -61,70 +57,32 @@ pub(crate) fn worker(server_port: &str) {
     for client in listener.incoming() {
         let client = client.expect("a client");
         let server = TcpStream::connect(("127.0.0.1", server_port)).expect("a running server");
-        // An error ends the connection.
-        thread::spawn(move || forward(&client, &server).ok());
+        for (from, to) in [(&client, &server), (&server, &client)] {
+            let [from, to] = [from, to].map(|end| end.try_clone().expect("a handle"));
+            // An error ends the connection.
+            thread::spawn(move || forward(from, to).ok());
+        }
     }
 }
 
-/// Forwards bytes in both directions until one end closes.
-fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let mut pipes = [Pipe::new(client, server), Pipe::new(server, client)];
+/// Forwards bytes in one direction until the sender closes. A sender never waits for bytes in flight.
+fn forward(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+    to.set_nodelay(true)?;
+    let (in_flight, arriving) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        for (due, bytes) in arriving {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            to.write_all(&bytes)?;
+        }
+        to.shutdown(Shutdown::Both)
+    });
+    let mut buffer = [0; 16 << 10];
     loop {
-        let due = pipes.iter().filter_map(Pipe::next_due).min();
-        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-        let left = left.map(|left| Timespec::try_from(left).expect("less than a second"));
-        let mut ends = [client, server].map(|end| PollFd::new(end, PollFlags::IN));
-        poll(&mut ends, left.as_ref())?;
-        let has_bytes: [bool; 2] = array::from_fn(|end| !ends[end].revents().is_empty());
-        for (pipe, has_bytes) in pipes.iter_mut().zip(has_bytes) {
-            if has_bytes && pipe.receive()? == 0 {
-                return Ok(());
-            }
-            pipe.deliver()?;
+        let count = from.read(&mut buffer)?;
+        let bytes = buffer[..count].to_vec();
+        let sent = in_flight.send((Instant::now() + DELAY, bytes));
+        if count == 0 || sent.is_err() {
+            return Ok(());
         }
-    }
-}
-
-/// One direction of a connection. A sender never waits for bytes in flight.
-struct Pipe<'a> {
-    from: &'a TcpStream,
-    to: &'a TcpStream,
-    in_flight: VecDeque<(Instant, Vec<u8>)>,
-}
-
-impl<'a> Pipe<'a> {
-    fn new(from: &'a TcpStream, to: &'a TcpStream) -> Self {
-        Self {
-            from,
-            to,
-            in_flight: VecDeque::new(),
-        }
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.in_flight.front().map(|(due, _)| *due)
-    }
-
-    /// Returns the number of bytes that were read; zero at the end of the stream.
-    fn receive(&mut self) -> io::Result<usize> {
-        let mut buffer = [0; 16 << 10];
-        let count = self.from.read(&mut buffer)?;
-        let due = Instant::now() + DELAY;
-        self.in_flight.push_back((due, buffer[..count].to_vec()));
-        Ok(count)
-    }
-
-    /// Writes all bytes that are due.
-    fn deliver(&mut self) -> io::Result<()> {
-        let now = Instant::now();
-        let due = self.in_flight.partition_point(|(due, _)| *due <= now);
-        let bytes: Vec<u8> = self
-            .in_flight
-            .drain(..due)
-            .flat_map(|(_, bytes)| bytes)
-            .collect();
-        self.to.write_all(&bytes)
     }
 }

@@ -13,6 +13,7 @@ use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
 use crate::{
     cores::start_server,
     load::Window,
+    plot::{Panel, Plot},
     report::{self, Target::AtMost},
     rw_locks::{DistributedLockRedis, LockCore, RLock, RwLock},
     sample::{Work, float, median},
@@ -62,7 +63,7 @@ impl Outcome {
     }
 }
 
-pub(crate) fn run() -> Vec<Outcome> {
+pub(crate) fn run() -> Plot {
     let server = start_server();
     let mut teams = [
         Team::start::<LockCore>("lock-core", &server),
@@ -93,7 +94,25 @@ pub(crate) fn run() -> Vec<Outcome> {
     );
     report::note("wait of 99 of 100", bodies(99));
     report::note("longest wait", bodies(100));
-    outcomes.into()
+    let waits = |outcome: &Outcome| {
+        let wait = |percent| outcome.quantile(percent).unwrap_or(BOUND);
+        [50, 99, 100].map(|percent| wait(percent).as_secs_f64() * 1e3)
+    };
+    Plot {
+        contenders: outcomes.each_ref().map(|outcome| outcome.name).into(),
+        panels: [
+            Panel {
+                title: "wait of the writer in ms; 2,000 if it gave up",
+                labels: ["median", "99 of 100", "longest"].map(str::to_owned).into(),
+                values: outcomes.iter().map(|it| waits(it).into()).collect(),
+            },
+            Panel {
+                title: "reads per second",
+                labels: vec![String::new()],
+                values: outcomes.iter().map(|it| vec![it.reads()]).collect(),
+            },
+        ],
+    }
 }
 
 /// The reader processes of one crate, and its writer.

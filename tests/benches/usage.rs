@@ -1,13 +1,13 @@
 //! The resources used by the server and this process.
 
-use std::{fs, ops::Sub, thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use lock_tests::RedisServer;
 
 use crate::sample::float;
 
 /// The work of a server since it started, or between two samples.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// Commands, including those called by scripts.
     pub(crate) commands: u64,
@@ -15,19 +15,6 @@ pub(crate) struct Usage {
     pub(crate) messages: u64,
     pub(crate) scripts: u64,
     pub(crate) cpu: Duration,
-}
-
-impl Sub for Usage {
-    type Output = Self;
-
-    fn sub(self, other: Self) -> Self {
-        Self {
-            commands: self.commands - other.commands,
-            messages: self.messages - other.messages,
-            scripts: self.scripts - other.scripts,
-            cpu: self.cpu.saturating_sub(other.cpu),
-        }
-    }
 }
 
 /// A connection that reads the counters of a server.
@@ -46,9 +33,13 @@ impl Watch {
     pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Usage) {
         let before = self.look();
         let result = work();
-        let mut usage = self.look() - before;
-        usage.commands -= 1;
-        usage.messages -= 1;
+        let after = self.look();
+        let usage = Usage {
+            commands: after.commands - before.commands - 1,
+            messages: after.messages - before.messages - 1,
+            scripts: after.scripts - before.scripts,
+            cpu: after.cpu.saturating_sub(before.cpu),
+        };
         (result, usage)
     }
 
