@@ -1,30 +1,27 @@
 //! The random numbers of a simulation, which all depend on its seed.
 
-/// Steele and Vigna's `SplitMix64`.
+use lock_tests::Random;
+
 #[derive(Clone, Debug)]
-pub(crate) struct Chance(u64);
+pub(crate) struct Chance(Random);
 
 impl Chance {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Random::new(seed))
     }
 
     /// Makes a generator whose numbers do not depend on later draws from this one.
     pub(crate) fn branch(&mut self) -> Self {
-        Self(self.next())
+        Self::new(self.next())
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// Draws a number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.0.below(bound)
     }
 
     /// Draws a number from `least` to `most`, both included.
