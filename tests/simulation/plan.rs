@@ -9,6 +9,7 @@ use crate::{
     chance::Chance,
     model::Dialect,
     network::{Breakage, Data, Held, MILLI, Nanos, SECOND, Scope},
+    workload::nanos,
     world::ProcessClock,
 };
 
@@ -174,7 +175,7 @@ impl Plan {
     /// Repeatedly delays requests or replies by more than two time-outs, on connections that stay open. A lease lasts a little
     /// longer than one time-out, so an abandoned request may be executed after the lease of an earlier grant.
     fn delay(&mut self, chance: &mut Chance) {
-        let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let timeout = nanos(self.command_timeout);
         self.longest_ttl = (self.command_timeout * 5 / 4).max(Duration::from_millis(300));
         self.keys.truncate(1);
         self.faults.clear();
@@ -224,7 +225,7 @@ impl Plan {
         }
         let quarantine = self.longest_ttl * 2 + Duration::from_secs(5);
         // The last seconds for which a process watched a server do not count for the next one.
-        u64::try_from(quarantine.as_nanos()).expect("short") + 5 * SECOND
+        nanos(quarantine) + 5 * SECOND
     }
 
     /// Returns whether there are no faults, and no request has to poll.
@@ -270,7 +271,7 @@ impl Plan {
     /// the time to notice a dead connection, and the time to open another. A reply may take twice as long as the slowest recent
     /// one, which took at most four time-outs. Transactions wait for each other, and take longer.
     pub(crate) fn idle(&self) -> Nanos {
-        let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let timeout = nanos(self.command_timeout);
         let slow = if self.faults.is_empty() { 2 } else { 10 } * timeout;
         match self.servers[0].dialect {
             Dialect::Watch => 4 * SECOND + 4 * timeout + slow,
@@ -301,7 +302,7 @@ impl Plan {
     }
 
     fn span(&self, chance: &mut Chance) -> Nanos {
-        let ttl = u64::try_from(self.longest_ttl.as_nanos()).expect("short");
+        let ttl = nanos(self.longest_ttl);
         let ttl = ttl.min(3 * SECOND);
         let least = 10 * MILLI;
         chance.pick(&[least, 100 * MILLI, ttl / 2, ttl, ttl * 3 / 2]) + chance.below(ttl / 4)
@@ -319,7 +320,7 @@ impl Plan {
             .then(|| chance.index(self.processes.len()));
         let scope = Scope { process, host };
         // Delayed bytes must arrive before the checks expect a lease to have ended.
-        let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let command_timeout = nanos(self.command_timeout);
         let held = span.min(3 * command_timeout);
         match chance.below(9) {
             0 => Fault::Break(scope, Breakage::Reset),
@@ -359,7 +360,7 @@ impl Plan {
         let host = self.host(chance);
         let key = chance.index(self.keys.len());
         let sends_reset = chance.permille(600);
-        let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
+        let command_timeout = nanos(self.command_timeout);
         let restart = |data| Fault::Restart {
             host,
             data,

@@ -1,6 +1,6 @@
 //! The operations of the processes of a world.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost, OnceOptions};
 use lock_tests::Mode;
@@ -181,8 +181,8 @@ impl User {
                 _ => manager.acquire_all(taken.clone(), options).await,
             }
         };
-        let (polls, span) = self.cut();
-        match cut(polls, span, asked).await {
+        let cut = self.cut();
+        match cut.run(asked).await {
             Some(Ok(guard)) => self.hold(attempt, guard).await,
             Some(Err(error)) => attempt.failed(&error),
             None => self.world.note(|| "an acquire is dropped".to_owned()),
@@ -192,14 +192,9 @@ impl User {
     async fn try_acquire(&mut self, manager: &LockManager, key: String, options: LockOptions) {
         let mode = self.mode(&key);
         let attempt = self.oracle.call(self.process, &[(key.as_str(), mode)]);
-        let (polls, span) = self.cut();
-        match cut(
-            polls,
-            span,
-            manager.try_acquire(key.as_str(), mode.of(options)),
-        )
-        .await
-        {
+        let cut = self.cut();
+        let asked = manager.try_acquire(key.as_str(), mode.of(options));
+        match cut.run(asked).await {
             Some(Ok(Some(guard))) => self.hold(attempt, guard).await,
             Some(Err(error)) => attempt.failed(&error),
             Some(Ok(None)) | None => {}
@@ -221,7 +216,7 @@ impl User {
         } else {
             options.release_in_background()
         };
-        let (polls, span) = self.cut();
+        let cut = self.cut();
         let mut steps = Steps::of(self);
         let body = async move |lease: Lease| {
             let held = attempt.acquired(&lease);
@@ -231,12 +226,8 @@ impl User {
                 held.watch(steps.go(&held)).await;
             }
         };
-        let ran = cut(
-            polls,
-            span,
-            manager.run(key.as_str(), mode.of(options), body),
-        )
-        .await;
+        let running = manager.run(key.as_str(), mode.of(options), body);
+        let ran = cut.run(running).await;
         self.world.note(|| format!("a run of {key} ended: {ran:?}"));
     }
 
@@ -255,7 +246,7 @@ impl User {
         let keep = keep.min(Duration::from_secs(5));
         let wait = self.chance.pick(&[Duration::ZERO, ttl * 2, ttl * 8]);
         let options = OnceOptions::keep(keep).ttl(ttl).wait(wait);
-        let (polls, span) = self.cut();
+        let cut = self.cut();
         let fails = self.chance.permille(150);
         let mut steps = Steps::of(self);
         let body = async move |lease: Lease| {
@@ -264,7 +255,8 @@ impl User {
             held.watch(steps.go(&held)).await;
             if fails { Err(()) } else { Ok(held.ends_run()) }
         };
-        let ran = cut(polls, span, manager.run_once(key.as_str(), options, body)).await;
+        let running = manager.run_once(key.as_str(), options, body);
+        let ran = cut.run(running).await;
         self.world
             .note(|| format!("a run of {key}, once, ended: {ran:?}"));
         match ran {
@@ -300,22 +292,19 @@ impl User {
             }
             6 | 7 => {
                 let polls = self.chance.below(3);
-                let _done = cut(Some(polls), None, guard.release()).await;
+                let _done = Cut::AfterPolls(polls).run(guard.release()).await;
             }
             _ => drop(guard),
         }
     }
 
-    /// Draws whether a future is dropped, and after how many polls or how long.
-    fn cut(&mut self) -> (Option<u64>, Option<Duration>) {
+    /// Draws when a future is dropped.
+    fn cut(&mut self) -> Cut {
         match self.chance.below(10) {
-            0 => (Some(self.chance.below(6)), None),
-            1 => (None, Some(Duration::from_millis(self.chance.below(20)))),
-            2 => {
-                let span = self.span();
-                (None, Some(span))
-            }
-            _ => (None, None),
+            0 => Cut::AfterPolls(self.chance.below(6)),
+            1 => Cut::After(Duration::from_millis(self.chance.below(20))),
+            2 => Cut::After(self.span()),
+            _ => Cut::Never,
         }
     }
 
@@ -382,24 +371,31 @@ impl Steps {
     }
 }
 
-/// Drops a future after this many polls, or after this time. Returns its output, unless it was dropped first.
-async fn cut<T>(
-    mut polls: Option<u64>,
-    span: Option<Duration>,
-    future: impl Future<Output = T>,
-) -> Option<T> {
-    let mut future = Box::pin(future);
-    let future = poll_fn(|context| {
-        match &mut polls {
-            Some(0) => return Poll::Ready(None),
-            Some(left) => *left -= 1,
-            None => {}
+/// When a future is dropped.
+enum Cut {
+    Never,
+    AfterPolls(u64),
+    After(Duration),
+}
+
+impl Cut {
+    /// Returns the output of a future, unless the future is dropped before.
+    async fn run<T>(self, future: impl Future<Output = T>) -> Option<T> {
+        match self {
+            Self::Never => Some(future.await),
+            Self::After(span) => tokio::time::timeout(span, future).await.ok(),
+            Self::AfterPolls(mut left) => {
+                let mut future = pin!(future);
+                poll_fn(|context| {
+                    if left == 0 {
+                        return Poll::Ready(None);
+                    }
+                    left -= 1;
+                    future.as_mut().poll(context).map(Some)
+                })
+                .await
+            }
         }
-        future.as_mut().poll(context).map(Some)
-    });
-    match span {
-        None => future.await,
-        Some(span) => tokio::time::timeout(span, future).await.ok().flatten(),
     }
 }
 
