@@ -178,7 +178,9 @@ impl Scene {
         }
         self.probe(healed_at + self.plan.settling()).await;
         self.wait_for_the_end_of_managers().await;
-        sleep(self.plan.longest_ttl + Duration::from_secs(1)).await;
+        // The trial lock of a process that was killed lasts for a second, which a clock that was set back makes longer.
+        let trial = Duration::from_secs(1) + self.plan.set_back();
+        sleep(self.plan.longest_ttl + trial).await;
         self.look_at_what_is_left();
     }
 

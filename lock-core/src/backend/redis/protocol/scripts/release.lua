@@ -110,6 +110,8 @@ elseif q.holder and not is_marker(q.holder) then
   return 0
 end
 if not holders then
+  -- If hand_over() restored the only entry of the queue, its key is new, and has no expiry.
+  redis.pcall('PEXPIRE', KEYS[3], '30000')
   return q.holder == TOKEN and redis.call('DEL', lock) or 0
 end
 -- The lock is held beside others, or free, or its next entry is not exclusive: release_beside.lua and release_waiters.lua follow.
