@@ -59,7 +59,7 @@ async fn reported(url: &str, servers: &[&RedisServer]) -> String {
         Err(error) => {
             let text = format!("{error} {error:?}");
             let is_invalid = matches!(error, LockError::Invalid { .. });
-            assert!(points_to_the_page(&text) || !is_invalid, "{text}");
+            assert!(is_invalid && points_to_the_page(&text), "{text}");
             text
         }
     };

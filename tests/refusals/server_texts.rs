@@ -52,13 +52,8 @@ async fn refused_connections() {
     let gone = RedisServer::start();
     let nobody = gone.url();
     drop(gone);
-    let cluster = Cluster::start();
     let protected = RedisServer::builder().password("correct").start();
-    let replica = RedisServer::start();
-    replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let server = RedisServer::start();
-    let shards = StandIn::start(server.port(), Refuses::OtherSlots);
-    let active = StandIn::start(server.port(), Refuses::Nothing);
     compare(&[
         (
             "a port on which nobody listens",
@@ -89,7 +84,10 @@ async fn refused_connections() {
         ),
         (
             "a password for a server without one",
-            refusing("ERR AUTH <password> called without any password configured for the default user").await,
+            refusing(
+                "ERR AUTH <password> called without any password configured for the default user",
+            )
+            .await,
             "redis://PLACE has no password, but the url gives one: remove it from the url",
         ),
         (
@@ -110,6 +108,18 @@ async fn refused_connections() {
              connection: NOPERM this user has no permissions to run the 'hello' command): grant it the rights that the \
              section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)",
         ),
+    ]);
+}
+
+#[tokio::test]
+async fn servers_that_cannot_keep_locks() {
+    let cluster = Cluster::start();
+    let replica = RedisServer::start();
+    replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let server = RedisServer::start();
+    let shards = StandIn::start(server.port(), Refuses::OtherSlots);
+    let active = StandIn::start(server.port(), Refuses::Nothing);
+    compare(&[
         (
             "a node of a cluster",
             connecting(&cluster.nodes()[0].url()).await,

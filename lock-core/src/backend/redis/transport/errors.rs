@@ -183,6 +183,8 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     let text = format!("{code} {details}");
     match code {
         "NOPERM" => denied(text),
+        // A transaction whose `EXEC` is refused.
+        "EXECABORT" if details.contains("NOPERM") => denied(text),
         "CROSSSLOT" => several_shards(&text),
         _ if is_transient(code, &details) => Failure::not_now(text),
         // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
