@@ -1,17 +1,17 @@
 //! Compiles every file under `ui/` and compares the compiler's diagnostics with those that the file expects.
 //!
 //! - `pass/`: no warning, under `deny(warnings, missing_docs)`, `forbid(unsafe_code)` and clippy's pedantic lints.
-//! - `fail/`: exactly the errors of its comments. `// error:` is a part of the message, and `// at:` the text under the
-//!   primary span. If it matters, `// note:` is a part of any label, note or help. The errors of a block of comments are in the
-//!   lines down to the next block. So a file may be a table of cases, named by their functions.
+//! - `fail/`: exactly the errors in its comments. `// error:` is a part of the message, and `// at:` the text under the primary span.
+//!   Each `// note:` is a part of some label, note or help. A block of such comments is about the lines down to the next block, so a
+//!   file may be a table of cases.
 //! - `same/`: the same diagnostics with the attribute and, under `cfg(plain)`, without it.
 //!
-//! `⏎` in a message is a line break. A file `name.stderr` beside a case has the whole text, for a few cases that show its form;
-//! `BLESS=1` writes it.
+//! `⏎` in a message is a line break. If there is a file `name.stderr` beside a case, the whole text is compared with it. A few cases
+//! have one, to show the form of the messages; `BLESS=1` writes it.
 //!
 //! Directives anywhere in a file: `// edition: 2021`, `// flag: --cfg=name`, `// features: macros` for a `lock-core` with no
 //! other feature, `// features: none` for one without any. Each file is compiled by one `rustc`, with the libraries that cargo
-//! has built for this test. `UI=part-of-a-path` runs the files that match.
+//! built for this test. `UI=part-of-a-path` selects files.
 
 use std::{
     collections::BTreeMap,
@@ -30,21 +30,18 @@ use std::{
 
 use serde_json::Value;
 
+use crate::files::{below, read_at, root};
+
 #[test]
-fn what_must_compile_compiles_without_a_warning() {
+fn supported_forms_compile_without_a_warning() {
     run_all("pass", 30, |case| {
-        let found = case.compile(Tool::Clippy, &[])?;
-        if found.is_empty() {
-            Ok(())
-        } else {
-            Err(listed(&found))
-        }
+        expect_none(&case.compile(Tool::Clippy, &[])?)
     });
 }
 
 #[test]
-fn what_must_not_compile_is_refused_as_expected() {
-    run_all("fail", 40, |case| {
+fn mistakes_are_refused_with_the_expected_errors() {
+    run_all("fail", 30, |case| {
         let expected = case.expected()?;
         let found = case.compile(Tool::Rustc, &["-Dwarnings", "-Adead_code"])?;
         compare(&expected, &found)?;
@@ -53,7 +50,7 @@ fn what_must_not_compile_is_refused_as_expected() {
 }
 
 #[test]
-fn the_users_own_mistakes_look_as_without_the_attribute() {
+fn mistakes_in_the_body_look_as_without_the_attribute() {
     run_all("same", 5, |case| {
         let locked = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)"])?;
         let plain = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)", "--cfg=plain"])?;
@@ -76,46 +73,37 @@ fn the_users_own_mistakes_look_as_without_the_attribute() {
 
 #[test]
 #[ignore = "compiles all of it again: left to `tests/run --all`"]
-fn what_must_compile_also_compiles_for_an_editor() {
+fn supported_forms_also_compile_for_an_editor() {
     run_all("pass", 30, |case| {
-        let found = case.compile(Tool::Editor, &["-Adead_code"])?;
-        if found.is_empty() {
-            Ok(())
-        } else {
-            Err(listed(&found))
-        }
+        expect_none(&case.compile(Tool::Editor, &["-Adead_code"])?)
     });
 }
 
-/// A mistake in the runner itself must not pass for a success.
+/// Guards against a comparison that accepts everything.
 #[test]
 fn a_wrong_expectation_is_noticed() {
-    let source = "// error: no key\n// at: order\nfn main() {}\n";
     let case = Case {
         path: PathBuf::from("none.rs"),
-        source: source.to_owned(),
+        source: "// error: no key\n// at: order\nfn main() {}\n".to_owned(),
     };
     let expected = case.expected().expect("two lines of expectation");
-    let one = Diagnostic {
+    let diagnostic = |message: &str, at: &str| Diagnostic {
         level: "error".to_owned(),
-        code: String::new(),
-        message: "there is no key".to_owned(),
-        at: "order".to_owned(),
+        message: message.to_owned(),
+        at: at.to_owned(),
         line: 3,
-        rendered: String::new(),
-        others: Vec::new(),
+        ..Diagnostic::default()
     };
-    assert_eq!(compare(&expected, std::slice::from_ref(&one)), Ok(()));
-    for (message, at) in [("there is a key", "order"), ("there is no key", "orders")] {
-        let other = Diagnostic {
-            message: message.to_owned(),
-            at: at.to_owned(),
-            ..one.clone()
-        };
-        assert!(compare(&expected, &[other]).is_err());
+    let right = diagnostic("there is no key", "order");
+    assert_eq!(compare(&expected, std::slice::from_ref(&right)), Ok(()));
+    for wrong in [
+        vec![],
+        vec![diagnostic("there is a key", "order")],
+        vec![diagnostic("there is no key", "orders")],
+        vec![right.clone(), right],
+    ] {
+        compare(&expected, &wrong).expect_err("different errors");
     }
-    assert!(compare(&expected, &[]).is_err());
-    assert!(compare(&expected, &[one.clone(), one]).is_err());
 }
 
 #[derive(Clone, Copy)]
@@ -131,7 +119,7 @@ struct Case {
     source: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Diagnostic {
     level: String,
     code: String,
@@ -151,21 +139,21 @@ struct Expected {
     message: String,
     at: String,
     notes: Vec<String>,
-    /// The line of the comment, and the line at which the next block of comments begins.
+    /// From the line of the comment to the line at which the next block of comments begins.
     lines: Range<usize>,
 }
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}[{}]: {} (line {}: `{}`)",
-            self.level,
-            self.code,
-            self.message,
-            self.line + 1,
-            self.at
-        )
+        let Self {
+            level,
+            code,
+            message,
+            at,
+            line,
+            ..
+        } = self;
+        write!(f, "{level}[{code}]: {message} (line {}: `{at}`)", line + 1)
     }
 }
 
@@ -198,11 +186,8 @@ impl Case {
             } else if let Some(at) = line.strip_prefix("// at: ") {
                 at.clone_into(&mut expected.last_mut().ok_or("`at` before `error`")?.at);
             } else if let Some(note) = line.strip_prefix("// note: ") {
-                expected
-                    .last_mut()
-                    .ok_or("`note` before `error`")?
-                    .notes
-                    .push(note.to_owned());
+                let last = expected.last_mut().ok_or("`note` before `error`")?;
+                last.notes.push(note.to_owned());
             }
         }
         match expected.iter().find(|expected| expected.at.is_empty()) {
@@ -232,67 +217,48 @@ impl Case {
 
     fn compile(&self, tool: Tool, flags: &[&str]) -> Result<Vec<Diagnostic>, String> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let built = match tool {
-            Tool::Rustc | Tool::Clippy => match self.directives("features").next() {
-                Some("macros") => built_with_macros_only(),
-                Some("none") => built_without_features(),
-                Some(other) => return Err(format!("no `lock-core` is built with {other}")),
-                None => built(),
-            },
-            Tool::Editor => built_for_an_editor(),
+        let built = match (tool, self.directives("features").next()) {
+            (Tool::Editor, _) => Built::for_an_editor(),
+            (_, None) => Built::with_all_features(),
+            (_, Some("macros")) => Built::with_macros_only(),
+            (_, Some("none")) => Built::without_features(),
+            (_, Some(other)) => return Err(format!("no `lock-core` is built with {other}")),
         };
-        let output = built.scratch.join(format!(
-            "case{}.rmeta",
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        ));
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let output = built.scratch.join(format!("case{number}.rmeta"));
         let program = match tool {
             Tool::Rustc | Tool::Editor => "rustc",
             Tool::Clippy => "clippy-driver",
         };
         let edition = self.directives("edition").next().unwrap_or("2024");
         let mut command = Command::new(program);
-        command.args([
-            "--crate-type=lib",
-            "--crate-name=case",
-            "--emit=metadata",
-            "--error-format=json",
-        ]);
         command
+            .args(["--crate-type=lib", "--crate-name=case", "--emit=metadata"])
+            .arg("--error-format=json")
             .arg(format!("--edition={edition}"))
+            .arg(format!("-Ldependency={}", built.dependencies.display()))
             .arg("-o")
             .arg(&output)
             .arg(&self.path)
-            .args(flags);
-        command
-            .arg("-L")
-            .arg(format!("dependency={}", built.dependencies.display()));
-        command.args(self.directives("flag"));
+            .args(flags)
+            .args(self.directives("flag"));
         for (name, library) in &built.libraries {
-            command
-                .arg("--extern")
-                .arg(format!("{name}={}", library.display()));
+            command.arg(format!("--extern={name}={}", library.display()));
         }
         if matches!(tool, Tool::Clippy) {
-            command.args([
-                "-Dwarnings",
-                "-Dmissing_docs",
-                "-Funsafe_code",
-                "-Dclippy::all",
-                "-Dclippy::pedantic",
-                "-Adead_code",
-            ]);
+            command.args(["-Dwarnings", "-Dmissing_docs", "-Funsafe_code"]);
+            command.args(["-Dclippy::all", "-Dclippy::pedantic", "-Adead_code"]);
         }
         let result = command
             .output()
             .map_err(|error| format!("{program} did not start: {error}"))?;
         let text = String::from_utf8_lossy(&result.stderr);
-        let found: Vec<Diagnostic> = text.lines().filter_map(diagnostic).collect();
-        let errors = found.iter().any(|diagnostic| diagnostic.level == "error");
-        if result.status.success() == errors || (result.status.success() && !output.exists()) {
-            return Err(format!(
-                "{program} ended with {} and said:\n{text}",
-                result.status
-            ));
+        let found: Vec<Diagnostic> = text.lines().filter_map(Diagnostic::read).collect();
+        let has_errors = found.iter().any(|diagnostic| diagnostic.level == "error");
+        let has_succeeded = result.status.success() && output.exists();
+        if has_succeeded == has_errors {
+            let status = result.status;
+            return Err(format!("{program} ended with {status} and said:\n{text}"));
         }
         drop(fs::remove_file(output));
         Ok(found)
@@ -316,171 +282,143 @@ const USED: [&str; 10] = [
 /// The cargo command that built this test, so that its results exist already.
 const THIS_TEST: [&str; 3] = ["build", "--package=lock-tests", "--test=sources"];
 
-/// The libraries that cargo built for this test.
+/// The libraries that cargo built for the cases.
 struct Built {
     libraries: BTreeMap<String, PathBuf>,
     dependencies: PathBuf,
     scratch: PathBuf,
 }
 
-fn built() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| build("", &THIS_TEST, &USED))
-}
-
-/// `lock-core` with the attribute and nothing else, for messages about a feature that is off.
-fn built_with_macros_only() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    let package = [
-        "check",
-        "--package=lock-core",
-        "--no-default-features",
-        "--features=macros",
-    ];
-    BUILT.get_or_init(|| build("", &package, &["lock_core"]))
-}
-
-/// `lock-core` without the attribute, for messages about that.
-fn built_without_features() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    let package = ["check", "--package=lock-core", "--no-default-features"];
-    BUILT.get_or_init(|| build("", &package, &["lock_core"]))
-}
-
-/// The same with `cfg(rust_analyzer)`. Only the workspace is built again: a wrapper of the compiler is no flag of its libraries.
-fn built_for_an_editor() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    let wrapper = concat!(env!("CARGO_MANIFEST_DIR"), "/sources/rustc_of_an_editor");
-    BUILT.get_or_init(|| build(wrapper, &THIS_TEST, &USED))
-}
-
-/// The folder from which this test was started.
-fn target() -> PathBuf {
-    let own = env::current_exe().expect("the path of this test");
-    own.ancestors()
-        .nth(3)
-        .expect("target/debug/deps/test")
-        .to_owned()
-}
-
-fn build(wrapper: &str, package: &[&str], used: &[&str]) -> Built {
-    let target = target();
-    let mut cargo = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    cargo
-        .args(package)
-        .args(["--message-format=json", "--target-dir"]);
-    cargo.arg(&target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if !wrapper.is_empty() {
-        cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+impl Built {
+    fn with_all_features() -> &'static Self {
+        static BUILT: OnceLock<Built> = OnceLock::new();
+        BUILT.get_or_init(|| Self::by("", &THIS_TEST, &USED))
     }
-    let output = cargo.output().expect("cargo starts");
-    assert!(
-        output.status.success(),
-        "cargo build: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let mut libraries = BTreeMap::<String, (usize, PathBuf)>::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let Ok(message) = serde_json::from_str::<Value>(line) else {
-            continue;
-        };
-        let name = message["target"]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .replace('-', "_");
-        let mut files = message["filenames"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str);
-        if let Some(file) = files.find(|file| {
-            [".rlib", ".rmeta", ".so", ".dylib"]
-                .iter()
-                .any(|end| file.ends_with(end))
-        }) && used.contains(&name.as_str())
-        {
-            // A library that a macro needs, too, is built twice, with fewer features for the macro.
-            let features = message["features"].as_array().map_or(0, Vec::len);
-            let found = libraries.entry(name).or_default();
-            *found = (features, PathBuf::from(file)).max(std::mem::take(found));
+
+    /// A `lock-core` with the attribute and nothing else, for messages about a feature that is off.
+    fn with_macros_only() -> &'static Self {
+        static BUILT: OnceLock<Built> = OnceLock::new();
+        let package = ["check", "--package=lock-core", "--no-default-features"];
+        let package = [&package[..], &["--features=macros"]].concat();
+        BUILT.get_or_init(|| Self::by("", &package, &["lock_core"]))
+    }
+
+    /// A `lock-core` without the attribute, for messages about that.
+    fn without_features() -> &'static Self {
+        static BUILT: OnceLock<Built> = OnceLock::new();
+        let package = ["check", "--package=lock-core", "--no-default-features"];
+        BUILT.get_or_init(|| Self::by("", &package, &["lock_core"]))
+    }
+
+    /// All features, with `cfg(rust_analyzer)`. Since a wrapper of the compiler sets it, only the workspace is built again.
+    fn for_an_editor() -> &'static Self {
+        static BUILT: OnceLock<Built> = OnceLock::new();
+        let wrapper = concat!(env!("CARGO_MANIFEST_DIR"), "/sources/rustc_of_an_editor");
+        BUILT.get_or_init(|| Self::by(wrapper, &THIS_TEST, &USED))
+    }
+
+    fn by(wrapper: &str, package: &[&str], used: &[&str]) -> Self {
+        let own = env::current_exe().expect("the path of this test");
+        let mut folders = own.ancestors();
+        let target = folders.nth(3).expect("target/debug/deps/test");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(package).arg("--message-format=json");
+        cargo.arg("--target-dir").arg(target).current_dir(root());
+        if !wrapper.is_empty() {
+            cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+        }
+        let output = cargo.output().expect("cargo starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cargo: {said}");
+        let mut libraries = BTreeMap::<String, (usize, PathBuf)>::new();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let message: Value = serde_json::from_str(line).unwrap_or_default();
+            let name = message["target"]["name"].as_str().unwrap_or_default();
+            let name = name.replace('-', "_");
+            let mut files = list(&message["filenames"]).iter().filter_map(Value::as_str);
+            let is_library = |file: &&str| {
+                let mut ends = [".rlib", ".rmeta", ".so", ".dylib"].iter();
+                ends.any(|end| file.ends_with(end))
+            };
+            if let Some(file) = files.find(is_library)
+                && used.contains(&name.as_str())
+            {
+                // A library that a macro also needs is built twice, with fewer features for the macro.
+                let features = list(&message["features"]).len();
+                let found = libraries.entry(name).or_default();
+                *found = (features, PathBuf::from(file)).max(std::mem::take(found));
+            }
+        }
+        assert_eq!(
+            libraries.len(),
+            used.len(),
+            "some are missing: {libraries:?}"
+        );
+        let libraries = libraries.into_iter();
+        let scratch = target.join("ui-cases");
+        fs::create_dir_all(&scratch).expect("a folder for the output");
+        Self {
+            libraries: libraries.map(|(name, (_, file))| (name, file)).collect(),
+            dependencies: target.join("debug/deps"),
+            scratch,
         }
     }
-    assert_eq!(
-        libraries.len(),
-        used.len(),
-        "not all libraries of the cases were built: {libraries:?}"
-    );
-    let libraries = libraries
-        .into_iter()
-        .map(|(name, (_, file))| (name, file))
-        .collect();
-    let scratch = target.join("ui-cases");
-    fs::create_dir_all(&scratch).expect("a folder for the output");
-    Built {
-        libraries,
-        dependencies: target.join("debug/deps"),
-        scratch,
-    }
 }
 
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Runs a check on all cases in a folder of `ui/`, of which there are at least so many.
 fn run_all(folder: &str, least: usize, check: impl Fn(&Case) -> Result<(), String> + Sync) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("ui")
         .join(folder);
-    let mut paths: Vec<PathBuf> = fs::read_dir(&root)
-        .unwrap_or_else(|error| panic!("{}: {error}", root.display()))
-        .map(|entry| entry.expect("a readable folder").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-        .collect();
-    paths.sort();
+    let mut paths = below(&root, "rs");
+    let count = paths.len();
     assert!(
-        paths.len() >= least,
-        "{} cases in {}, not {least}: did some get lost?",
-        paths.len(),
-        root.display()
+        count >= least,
+        "{count} cases in {folder}/: did some get lost?"
     );
     let only = env::var("UI").unwrap_or_default();
     paths.retain(|path| path.to_string_lossy().contains(&only));
-    let next = AtomicUsize::new(0);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failures = Mutex::new(BTreeMap::new());
-    let done = AtomicUsize::new(0);
     let workers = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let source = fs::read_to_string(path).expect("a readable case");
                     let case = Case {
                         path: path.clone(),
-                        source,
+                        source: read_at(path),
                     };
                     if let Err(reason) = check(&case) {
-                        failures
-                            .lock()
-                            .expect("no check panics")
-                            .insert(path.clone(), reason);
+                        let mut failures = failures.lock().expect("no check panics");
+                        failures.insert(path.clone(), reason);
                     }
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    assert_eq!(
-        done.load(Ordering::Relaxed),
-        paths.len(),
-        "not every case ran"
-    );
+    let done = done.load(Ordering::Relaxed);
+    assert_eq!(done, paths.len(), "not every case ran");
     let failures = failures.into_inner().expect("no check panics");
     let mut report = String::new();
     for (path, reason) in &failures {
         write!(report, "\n--- {}\n{reason}\n", path.display()).expect("memory");
     }
-    assert!(
-        failures.is_empty(),
-        "{} of {} cases in {folder}/:{report}",
-        failures.len(),
-        paths.len()
-    );
+    let failed = failures.len();
+    assert_eq!(failed, 0, "of {done} cases in {folder}/:{report}");
+}
+
+fn expect_none(found: &[Diagnostic]) -> Result<(), String> {
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(listed(found))
+    }
 }
 
 fn compare(expected: &[Expected], found: &[Diagnostic]) -> Result<(), String> {
@@ -488,14 +426,12 @@ fn compare(expected: &[Expected], found: &[Diagnostic]) -> Result<(), String> {
     let mut missing = String::new();
     for expected in expected {
         let fits = |found: &&Diagnostic| {
+            let has_note = |note: &String| found.others.iter().any(|other| other.contains(note));
             found.level == "error"
                 && found.message.contains(&expected.message)
                 && found.at == expected.at
                 && expected.lines.contains(&found.line)
-                && expected
-                    .notes
-                    .iter()
-                    .all(|note| found.others.iter().any(|other| other.contains(note)))
+                && expected.notes.iter().all(has_note)
         };
         match left.iter().position(fits) {
             Some(position) => drop(left.remove(position)),
@@ -517,52 +453,51 @@ fn listed(found: &[Diagnostic]) -> String {
         .join("\n")
 }
 
-/// Reads one line of the compiler's output; `None` if it is only about the number of errors.
-fn diagnostic(line: &str) -> Option<Diagnostic> {
-    let message: Value = serde_json::from_str(line).ok()?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let level = text(&message["level"]);
-    if !matches!(level.as_str(), "error" | "warning") {
-        return None;
+impl Diagnostic {
+    /// Reads one line of the compiler's output; `None` if it is only about the number of errors.
+    fn read(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let level = text(&message["level"]);
+        if !matches!(level.as_str(), "error" | "warning") {
+            return None;
+        }
+        let spans = list(&message["spans"]);
+        let mut primary = spans.iter().find(|span| span["is_primary"] == true)?;
+        // For the text of a macro in another crate, the compiler shows the user's call of the macro.
+        while list(&primary["text"]).is_empty() && primary["expansion"].is_object() {
+            primary = &primary["expansion"]["span"];
+        }
+        let labels = spans.iter().map(|span| text(&span["label"]));
+        let children = list(&message["children"]).iter();
+        let others = labels.chain(children.map(|child| text(&child["message"])));
+        Some(Self {
+            level,
+            code: text(&message["code"]["code"]),
+            message: text(&message["message"]),
+            at: covered(primary),
+            line: number(&primary["line_start"]).saturating_sub(1),
+            rendered: text(&message["rendered"]),
+            others: others.filter(|other| !other.is_empty()).collect(),
+        })
     }
-    let spans = message["spans"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut primary = spans.iter().find(|span| span["is_primary"] == true)?;
-    // The text of a macro in another crate is not shown, but the user's call of the macro.
-    while primary["text"].as_array().is_none_or(Vec::is_empty) && primary["expansion"].is_object() {
-        primary = &primary["expansion"]["span"];
-    }
-    let labels = spans.iter().map(|span| text(&span["label"]));
-    let children = message["children"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|child| text(&child["message"]));
-    Some(Diagnostic {
-        level,
-        code: text(&message["code"]["code"]),
-        message: text(&message["message"]),
-        at: covered(primary),
-        line: usize::try_from(primary["line_start"].as_u64().unwrap_or_default())
-            .unwrap_or(0)
-            .saturating_sub(1),
-        rendered: text(&message["rendered"]),
-        others: labels
-            .chain(children)
-            .filter(|other| !other.is_empty())
-            .collect(),
-    })
 }
 
-/// The source text of a span.
+/// Returns the source text of a span.
 fn covered(span: &Value) -> String {
-    let lines = span["text"].as_array().into_iter().flatten();
-    let covered = lines.map(|line| {
-        let text: Vec<char> = line["text"].as_str().unwrap_or_default().chars().collect();
-        let column =
-            |name: &str| usize::try_from(line[name].as_u64().unwrap_or(1)).unwrap_or(1) - 1;
-        text[column("highlight_start")..column("highlight_end")]
-            .iter()
-            .collect::<String>()
+    let lines = list(&span["text"]).iter().map(|line| {
+        let text = line["text"].as_str().unwrap_or_default().chars();
+        let (start, end) = (
+            number(&line["highlight_start"]),
+            number(&line["highlight_end"]),
+        );
+        text.skip(start - 1).take(end - start).collect::<String>()
     });
-    covered.collect::<Vec<_>>().join("\n")
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn number(value: &Value) -> usize {
+    value
+        .as_u64()
+        .map_or(1, |number| usize::try_from(number).expect("small"))
 }

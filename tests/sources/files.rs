@@ -5,27 +5,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A folder's files, and those of the folders in it.
-pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
-    let entries =
-        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    paths
-        .flat_map(|path| {
-            if path.is_dir() {
-                below(&path)
-            } else {
-                vec![path]
-            }
-        })
-        .collect()
+/// Reads a file, by its path in the workspace.
+pub(crate) fn read(file: &str) -> String {
+    read_at(&root().join(file))
 }
 
-pub(crate) fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|own| own == extension)
+/// Reads a file.
+pub(crate) fn read_at(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the files of a folder and of the folders in it, if they have this extension.
+pub(crate) fn below(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder);
+    let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(below(&path, extension));
+        } else if path.extension().is_some_and(|own| own == extension) {
+            found.push(path);
+        }
+    }
+    found
 }

@@ -1,9 +1,8 @@
-//! Checks of text that is read or compiled and never run: sources, manifests, pages that name tests, mistakes in the
+//! Checks of files that are read or compiled, and never run: sources, manifests, pages, alert rules, and mistakes in the use of the
 //! attribute.
 
 mod alerts;
 mod attribute_ui;
-mod exported;
 mod files;
 mod guide;
 mod links;
@@ -11,4 +10,3 @@ mod manifests;
 mod public_interface;
 mod reliability;
 mod rooms;
-mod scripts;

@@ -5,7 +5,7 @@ use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-/// Licences that ask for no more than to be named with the product.
+/// Licences that only require to be named with the product.
 const LICENCES: [&str; 7] = [
     "Apache-2.0",
     "BSD-3-Clause",
@@ -46,7 +46,7 @@ impl Metadata {
             .unwrap_or_else(|| panic!("no package {name}"))
     }
 
-    /// Everything that a user of the package compiles with it.
+    /// Returns the packages that a user of a package compiles with it.
     fn normal_dependencies(&self, id: &str) -> Vec<&Value> {
         let mut found: Vec<&str> = vec![id];
         let mut next = 0;
@@ -86,7 +86,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("text")
 }
 
-/// Major, minor and patch; a missing part is zero, and so is a version that is not declared.
+/// Returns major, minor and patch. A missing part is zero, as is a version that is not declared.
 fn rust_version(package: &Value) -> [u32; 3] {
     let declared = package["rust_version"].as_str().unwrap_or("0");
     let mut numbers = declared
@@ -117,7 +117,7 @@ fn no_dependency_needs_a_newer_rust_than_its_crate_declares() {
 }
 
 #[test]
-fn each_licence_of_a_dependency_requires_no_more_than_to_be_named() {
+fn each_licence_of_a_dependency_only_requires_to_be_named() {
     let metadata = Metadata::read();
     let id = text(&metadata.find("lock-core")["id"]);
     let dependencies = metadata.normal_dependencies(id);
@@ -135,7 +135,7 @@ fn each_licence_of_a_dependency_requires_no_more_than_to_be_named() {
     }
 }
 
-/// The files that `cargo package` puts into the package, as paths in it.
+/// Returns the files that `cargo package` puts into a package, as paths in it.
 pub(crate) fn packaged(name: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
         .args(["package", "--package", name, "--list", "--allow-dirty"])
@@ -181,19 +181,6 @@ fn a_package_holds_what_its_users_need_and_nothing_else() {
                 Some(_) => false,
             };
             assert!(made_by_cargo || expected, "{name} has a stray file: {file}");
-        }
-    }
-}
-
-#[test]
-fn the_licences_in_a_package_are_those_of_the_project() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
-        let ours = std::fs::read_to_string(root.join(licence)).expect("a licence");
-        for name in ["lock-core", "lock-macros"] {
-            // The licence is a link, which cargo follows. If links are not checked out as links, it is a file with a path.
-            let theirs = std::fs::read_to_string(root.join(name).join(licence));
-            assert_eq!(theirs.expect("a licence"), ours, "{name}");
         }
     }
 }

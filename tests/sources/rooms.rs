@@ -1,26 +1,21 @@
 //! The rooms of lock-core: the folders of its sources, and the imports that are allowed between them.
 //!
-//! The check reads the sources: `use` with its groups and re-exports, and paths in the code. An arrow leads from the file that
-//! imports to the file that defines the imported item. Three rules carry the architecture: the engine names no I/O, the transport
-//! names no lock, and the waist names nothing of a runtime.
+//! The check reads the tokens of the sources: each path in a `use` or in the code is an arrow from its file to the file of the module
+//! that it names. Re-exports are not followed, since `use` names the module that defines an item. Three rules carry the architecture:
+//! the engine names no I/O, the transport names no lock, and the waist names nothing of a runtime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs,
-    path::Path,
+    fmt,
+    iter::Peekable,
+    path::PathBuf,
 };
 
-use proc_macro2::{Span, TokenStream, TokenTree};
-use syn::{
-    Attribute, Ident, Item, ItemMacro, ItemMod, ItemUse, Macro, Meta, Token, UseTree,
-    VisRestricted, Visibility,
-    ext::IdentExt,
-    punctuated::Punctuated,
-    spanned::Spanned,
-    visit::{self, Visit},
-};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// What speaks to Redis about locks: the rooms that it may use.
+use crate::files::{below, read_at, root};
+
+/// The rooms that the protocol of locks on Redis may use.
 const PROTOCOL: &[&str] = &[
     "backend",
     "backend/redis/topology",
@@ -30,7 +25,7 @@ const PROTOCOL: &[&str] = &[
     "telemetry",
 ];
 
-/// What users call, and the rooms that it may use.
+/// The rooms that the code behind the public calls may use.
 const MANAGER: &[&str] = &[
     "backend",
     "backend/memory",
@@ -46,8 +41,8 @@ const MANAGER: &[&str] = &[
     "telemetry",
 ];
 
-/// The rooms, and for each the rooms and files that it may use beside the vocabulary and itself. The name of a room is the path of its
-/// folder. A folder inside a room that is not listed belongs to that room.
+/// Each room with the rooms and files that it may use besides the vocabulary and itself. The name of a room is the path of its folder.
+/// A folder that is not listed belongs to the room around it.
 const ROOMS: &[(&str, &[&str])] = &[
     ("", &["backend", "driver", "engine", "manager"]),
     ("runtime", &[]),
@@ -102,7 +97,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("testing", MANAGER),
 ];
 
-/// Arrows that the rooms do not allow: from a file or a folder, to one, and the reason.
+/// Exceptions: arrows from one file or folder to another that the rooms would not allow, each with its reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
     (
         "manager/builder",
@@ -117,17 +112,17 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     (
         "private",
         "integrations",
-        "what the attribute's output calls for a response",
+        "the attribute's output makes a response through it",
     ),
     (
         "once/attribute.rs",
         "private",
-        "what the output of `run_once` calls",
+        "the output of `run_once` calls it",
     ),
     (
         "once",
         "integrations",
-        "what is kept of a response, and the response for a request without a key",
+        "a response is stored in parts, and a request without a key gets one",
     ),
 ];
 
@@ -154,8 +149,7 @@ type File = String;
 /// The path of a module or of an item, from the root of the crate.
 type Names = Vec<String>;
 
-/// A path in the code that leads to a file or out of the crate.
-#[derive(Clone)]
+/// A path in the code that leads to another file, or to the crate `redis`.
 struct Arrow {
     from: File,
     line: usize,
@@ -172,285 +166,217 @@ impl fmt::Display for Arrow {
     }
 }
 
-/// One path as it is written in a module.
+/// A path as it is written in a module.
 struct Mention {
     file: File,
     module: Names,
     line: usize,
     path: Names,
+    /// Whether it is in a `use` that exports it.
     is_exported: bool,
-    /// Whether it is in a `use`, and not in the code.
-    is_import: bool,
 }
 
-/// What was read of all modules.
+/// All modules that are compiled outside of tests, and the paths in them.
 #[derive(Default)]
 struct Sources {
     /// The file of each module.
     files: BTreeMap<Names, File>,
-    /// The names that modules import, each with the module and the path that is written there.
-    imports: BTreeMap<Names, (Names, Names)>,
     mentions: Vec<Mention>,
 }
 
 impl Sources {
     fn read() -> Self {
-        let mut all = Self::default();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
-        all.read_file(&source, Vec::new());
-        all
+        let mut sources = Self::default();
+        let mut modules = vec![Vec::new()];
+        while let Some(module) = modules.pop() {
+            modules.extend(sources.read_module(&module));
+        }
+        sources
     }
 
-    fn read_file(&mut self, source: &Path, module: Names) {
+    /// Reads the file of a module, and returns the modules that it declares.
+    fn read_module(&mut self, module: &Names) -> Vec<Names> {
         let path = module.join("/");
-        let files = [
-            "lib.rs".to_owned(),
-            format!("{path}/mod.rs"),
-            format!("{path}.rs"),
-        ];
-        let mut files = files.into_iter().skip(usize::from(!module.is_empty()));
-        let file = files.find(|file| source.join(file).is_file());
+        let files = if module.is_empty() {
+            vec!["lib.rs".to_owned()]
+        } else {
+            vec![format!("{path}/mod.rs"), format!("{path}.rs")]
+        };
+        let mut files = files.into_iter();
+        let file = files.find(|file| source().join(file).is_file());
         let file = file.unwrap_or_else(|| panic!("no file of {path}"));
-        let text = fs::read_to_string(source.join(&file)).expect("a source");
-        let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let text = read_at(&source().join(&file));
         self.files.insert(module.clone(), file.clone());
         let mut reader = Reader {
-            source,
             file,
-            module,
-            all: self,
+            sources: self,
+            declared: Vec::new(),
         };
-        reader.visit_file(&parsed);
+        reader.read(text.parse().expect("Rust"), module, &[], false);
+        reader.declared
     }
 
-    /// The file that defines what a path means in a module; `None` for what another crate defines.
+    /// Returns the file of the innermost module in a path; `None` if the path leads out of the crate.
     fn file(&self, module: &[String], path: &[String]) -> Option<&File> {
-        let mut whole = self.absolute(module, path)?;
-        // An import may lead to another one, but not for ever.
-        for _ in 0..16 {
-            let mut lengths = (0..=whole.len()).rev();
-            let length = lengths.find(|length| self.files.contains_key(&whole[..*length]))?;
-            let name = whole.get(..=length);
-            let Some((module, path)) = name.and_then(|name| self.imports.get(name)) else {
-                return self.files.get(&whole[..length]);
-            };
-            let rest = whole.split_off(length + 1);
-            whole = self.absolute(module, path)?;
-            whole.extend(rest);
-        }
-        None
+        let whole = self.absolute(module, path)?;
+        let mut lengths = (0..=whole.len()).rev();
+        lengths.find_map(|length| self.files.get(&whole[..length]))
     }
 
-    /// A path of a module, from the root of the crate.
+    /// Returns a path of a module as a path from the root of the crate.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Names> {
         let (first, rest) = path.split_first()?;
-        let mut at = module.to_vec();
         match &**first {
-            "crate" | "$crate" => at.clear(),
-            "self" => {}
+            "crate" => Some(rest.to_vec()),
+            "self" => Some([module, rest].concat()),
             "super" => {
-                at.pop();
+                let (_, parent) = module.split_last()?;
                 if rest.first().is_some_and(|next| next == "super") {
-                    return self.absolute(&at, rest);
+                    self.absolute(parent, rest)
+                } else {
+                    Some([parent, rest].concat())
                 }
             }
             _ => {
-                let name = [module, std::slice::from_ref(first)].concat();
-                // An import may have the name of a crate, as `redis` has: then its path means the crate, and not the import itself.
-                let means_itself = |(_, path): &(Names, Names)| path.first() == Some(first);
-                let is_module = self.files.contains_key(&name);
-                let is_import = self
-                    .imports
-                    .get(&name)
-                    .is_some_and(|import| !means_itself(import));
-                return (is_module || is_import).then(|| [module, path].concat());
+                let whole = [module, path].concat();
+                let child = &whole[..=module.len()];
+                self.files.contains_key(child).then_some(whole)
             }
         }
-        at.extend_from_slice(rest);
-        Some(at)
     }
 }
 
-/// Reads one file, and those of the modules that it declares.
+fn source() -> PathBuf {
+    root().join("lock-core/src")
+}
+
+/// Reads the paths in one file.
 struct Reader<'a> {
-    source: &'a Path,
     file: File,
-    module: Names,
-    all: &'a mut Sources,
+    sources: &'a mut Sources,
+    /// The modules in files of their own.
+    declared: Vec<Names>,
 }
 
 impl Reader<'_> {
-    fn take(&mut self, tree: &UseTree, before: &[String], is_exported: bool) {
-        let (name, shown) = match tree {
-            UseTree::Group(group) => {
-                for tree in &group.items {
-                    self.take(tree, before, is_exported);
-                }
-                return;
-            }
-            UseTree::Path(path) => {
-                let path_so_far = [before, &[path.ident.unraw().to_string()]].concat();
-                return self.take(&path.tree, &path_so_far, is_exported);
-            }
-            UseTree::Glob(_) => return self.push(before.to_vec(), tree.span(), is_exported, true),
-            UseTree::Name(name) => (&name.ident, &name.ident),
-            UseTree::Rename(name) => (&name.ident, &name.rename),
-        };
-        let mut path = before.to_vec();
-        let mut shown = shown.unraw().to_string();
-        if name == "self" {
-            shown = before.last().cloned().unwrap_or(shown);
-        } else {
-            path.push(name.unraw().to_string());
-        }
-        let whole = [&self.module[..], &[shown]].concat();
-        let import = (self.module.clone(), path.clone());
-        self.all.imports.insert(whole, import);
-        self.push(path, tree.span(), is_exported, true);
-    }
-
-    fn push(&mut self, path: Names, at: Span, is_exported: bool, is_import: bool) {
-        self.all.mentions.push(Mention {
-            file: self.file.clone(),
-            module: self.module.clone(),
-            line: at.start().line,
-            path,
-            is_exported,
-            is_import,
-        });
-    }
-
-    /// Paths among the tokens of a macro: names with two colons between them.
-    fn take_tokens(&mut self, tokens: TokenStream) {
-        let mut path: Vec<Ident> = Vec::new();
-        let mut colons = 0;
-        for token in tokens {
+    /// Reads the tokens of a module, or of a group in it. `before` is the path in front of the braces of a `use`.
+    fn read(&mut self, tokens: TokenStream, module: &Names, before: &[String], is_use: bool) {
+        let joined = |path: &[String]| if path.is_empty() { 0 } else { 2 };
+        let (mut path, mut line, mut colons) = (before.to_vec(), 0, joined(before));
+        let (mut is_public, mut is_exported) = (false, is_use);
+        let mut tokens = tokens.into_iter().peekable();
+        while let Some(token) = tokens.next() {
             match token {
-                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
-                TokenTree::Ident(ident) => {
-                    if colons != 2 {
-                        self.take_path(&std::mem::take(&mut path));
-                    }
-                    path.push(ident);
+                TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
+                TokenTree::Ident(word) if colons == 2 => {
+                    line = word.span().start().line;
+                    path.push(word.to_string());
+                    colons = 0;
+                }
+                TokenTree::Group(group) if colons == 2 && is_in_braces(&group) => {
+                    self.read(
+                        group.stream(),
+                        module,
+                        &std::mem::take(&mut path),
+                        is_exported,
+                    );
                     colons = 0;
                 }
                 other => {
-                    self.take_path(&std::mem::take(&mut path));
-                    if let TokenTree::Group(group) = other {
-                        self.take_tokens(group.stream());
+                    if path.len() > before.len() {
+                        self.mention(module, line, std::mem::take(&mut path), is_exported);
+                    }
+                    colons = 0;
+                    match other {
+                        TokenTree::Group(group) => self.read(group.stream(), module, &[], false),
+                        TokenTree::Punct(mark) => match mark.as_char() {
+                            ',' => (path, colons) = (before.to_vec(), joined(before)),
+                            ';' => is_exported = false,
+                            '#' => skip_attribute(&mut tokens),
+                            _ => {}
+                        },
+                        TokenTree::Ident(word) if word == "mod" => {
+                            self.read_declared(&mut tokens, module);
+                        }
+                        TokenTree::Ident(word) if word == "pub" => {
+                            is_public = true;
+                            // The path of `pub(in path)` imports nothing.
+                            tokens.next_if(|next| matches!(next, TokenTree::Group(_)));
+                        }
+                        TokenTree::Ident(word) => {
+                            is_exported |= word == "use" && is_public;
+                            is_public = false;
+                            line = word.span().start().line;
+                            path = vec![word.to_string()];
+                        }
+                        TokenTree::Literal(_) => {}
                     }
                 }
             }
         }
-        self.take_path(&path);
+        if path.len() > before.len() {
+            self.mention(module, line, path, is_exported);
+        }
     }
 
-    fn take_path(&mut self, path: &[Ident]) {
-        if let [first, _, ..] = path {
-            let words = path.iter().map(|word| word.unraw().to_string());
-            self.push(words.collect(), first.span(), false, false);
+    /// Reads what follows the word `mod`.
+    fn read_declared(&mut self, tokens: &mut impl Iterator<Item = TokenTree>, module: &Names) {
+        let Some(TokenTree::Ident(name)) = tokens.next() else {
+            return;
+        };
+        let inner = [&module[..], &[name.to_string()]].concat();
+        match tokens.next() {
+            Some(TokenTree::Group(group)) => {
+                self.sources.files.insert(inner.clone(), self.file.clone());
+                self.read(group.stream(), &inner, &[], false);
+            }
+            _ => self.declared.push(inner),
+        }
+    }
+
+    fn mention(&mut self, module: &Names, line: usize, path: Names, is_exported: bool) {
+        if path.len() > 1 {
+            self.sources.mentions.push(Mention {
+                file: self.file.clone(),
+                module: module.clone(),
+                line,
+                path,
+                is_exported,
+            });
         }
     }
 }
 
-impl<'ast> Visit<'ast> for Reader<'_> {
-    fn visit_item(&mut self, item: &'ast Item) {
-        if !attributes_of(item).is_some_and(is_for_tests) {
-            visit::visit_item(self, item);
-        }
-    }
-
-    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
-        self.module.push(item.ident.unraw().to_string());
-        if item.content.is_some() {
-            let file = self.file.clone();
-            self.all.files.insert(self.module.clone(), file);
-            visit::visit_item_mod(self, item);
-        } else {
-            self.all.read_file(self.source, self.module.clone());
-        }
-        self.module.pop();
-    }
-
-    fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        let is_exported = !matches!(item.vis, Visibility::Inherited);
-        self.take(&item.tree, &[], is_exported);
-    }
-
-    /// An exported macro is found at the root.
-    fn visit_item_macro(&mut self, item: &'ast ItemMacro) {
-        let is_exported = |attribute: &Attribute| attribute.path().is_ident("macro_export");
-        if let Some(name) = &item.ident
-            && item.attrs.iter().any(is_exported)
-        {
-            let path = vec!["self".to_owned(), name.to_string()];
-            let import = (self.module.clone(), path);
-            self.all.imports.insert(vec![name.to_string()], import);
-        }
-        visit::visit_item_macro(self, item);
-    }
-
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        let words = path.segments.iter().map(|segment| segment.ident.clone());
-        self.take_path(&words.collect::<Vec<_>>());
-        visit::visit_path(self, path);
-    }
-
-    fn visit_macro(&mut self, called: &'ast Macro) {
-        self.visit_path(&called.path);
-        self.take_tokens(called.tokens.clone());
-    }
-
-    fn visit_attribute(&mut self, _: &'ast Attribute) {}
-
-    fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
+fn is_in_braces(group: &Group) -> bool {
+    group.delimiter() == Delimiter::Brace
 }
 
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute
-                .parse_args::<Meta>()
-                .is_ok_and(|condition| needs_test(&condition))
-    })
-}
-
-/// Whether a condition is `test`, or `all(…)` with it.
-fn needs_test(condition: &Meta) -> bool {
-    match condition {
-        Meta::Path(path) => path.is_ident("test"),
-        Meta::List(list) if list.path.is_ident("all") => list
-            .parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
-            .is_ok_and(|all| all.iter().any(needs_test)),
-        _ => false,
+/// Skips an attribute, and also its item if the item is only for tests.
+fn skip_attribute(tokens: &mut Peekable<impl Iterator<Item = TokenTree>>) {
+    tokens.next_if(|next| matches!(next, TokenTree::Punct(_)));
+    let Some(TokenTree::Group(attribute)) = tokens.next() else {
+        return;
+    };
+    let text = attribute.stream().to_string();
+    let words: Vec<_> = text
+        .split(|letter: char| !letter.is_alphanumeric())
+        .collect();
+    if words[0] == "cfg" && words.contains(&"test") && !words.contains(&"not") {
+        tokens.find(|token| match token {
+            TokenTree::Group(group) => is_in_braces(group),
+            TokenTree::Punct(mark) => mark.as_char() == ';',
+            _ => false,
+        });
     }
 }
 
-/// The attributes of the items that a test module may have beside it.
-fn attributes_of(item: &Item) -> Option<&[Attribute]> {
-    Some(match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => return None,
-    })
-}
-
-/// All arrows between two files, and those out of the crate that name a crate `redis`.
+/// All arrows between two files, and those out of the crate that name the crate `redis`.
 fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
     let sources = Sources::read();
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     // Without the table of contents.
-    let mentions = sources
-        .mentions
-        .iter()
-        .filter(|mention| mention.file != "lib.rs");
-    for mention in mentions {
+    let mentions = sources.mentions.iter();
+    for mention in mentions.filter(|mention| mention.file != "lib.rs") {
         let Mention {
             file, module, path, ..
         } = mention;
@@ -460,16 +386,8 @@ fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
             path: path.join("::"),
             to: to.to_owned(),
         };
-        let first = [&module[..], &path[..1]].concat();
-        // The arrow is then the import of the first word.
-        let is_imported = |to| {
-            !mention.is_import
-                && sources.imports.contains_key(&first)
-                && sources.file(module, &path[..1]) == Some(to)
-        };
         match sources.file(module, path) {
             Some(to) if to == file || (mention.is_exported && is_below(to, file)) => {}
-            Some(to) if is_imported(to) => {}
             Some(to) => inside.push(arrow(to)),
             None if path[0] == "redis" => outside.push(arrow("")),
             None => {}
@@ -478,29 +396,30 @@ fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
     (inside, outside)
 }
 
-/// Whether a file belongs to the module that has `parent` as its `mod.rs`.
+/// Returns whether a file belongs to the module that has `parent` as its `mod.rs`.
 fn is_below(file: &str, parent: &str) -> bool {
     parent
         .strip_suffix("mod.rs")
         .is_some_and(|folder| file.starts_with(folder))
 }
 
-/// The room of a file, and what it may use.
+/// Returns the room of a file, and the places that it may use.
 fn room_of(file: &str) -> (&'static str, &'static [&'static str]) {
     let holds = |room: &str| room.is_empty() && !file.contains('/') || is_in(file, room);
     let rooms = ROOMS.iter().filter(|(room, _)| holds(room));
     let room = rooms.max_by_key(|(room, _)| room.len());
-    *room
-        .unwrap_or_else(|| panic!("{file} is in no room that this test knows: say what it may use"))
+    *room.unwrap_or_else(|| {
+        panic!("{file} is in no room of this test: add one, with the rooms that it may use")
+    })
 }
 
-/// Whether a file is this one, or below this folder.
+/// Returns whether a file is this one, or below this folder.
 fn is_in(file: &str, place: &str) -> bool {
     file.strip_prefix(place)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a file may use another one.
+/// Returns whether a file may use another one.
 fn is_allowed(from: &str, to: &str) -> bool {
     let ((room, allowed), (other, _)) = (room_of(from), room_of(to));
     room == other
@@ -540,26 +459,13 @@ impl<'a> Graph<'a> {
         reached
     }
 
-    /// The circles, each with its nodes and the arrows between them.
-    fn circles(&self) -> BTreeMap<Vec<&'a str>, Vec<&'a Arrow>> {
-        let reached: BTreeMap<_, _> = self
-            .0
-            .keys()
-            .map(|node| (*node, self.reached(node)))
-            .collect();
-        let is_mutual = |one: &str, other: &str| {
-            let leads = |from, to| reached.get(from).is_some_and(|all| all.contains(to));
-            leads(one, other) && leads(other, one)
-        };
-        let mut found = BTreeMap::<_, Vec<_>>::new();
+    /// Returns the arrows that are part of a circle.
+    fn in_circles(&self) -> Vec<&'a Arrow> {
+        let mut found = Vec::new();
         for (from, edges) in &self.0 {
             for (to, arrows) in edges {
-                if is_mutual(from, to) {
-                    let nodes = self.0.keys().filter(|node| is_mutual(from, node));
-                    found
-                        .entry(nodes.copied().collect())
-                        .or_default()
-                        .extend(arrows);
+                if self.reached(to).contains(from) {
+                    found.extend(arrows);
                 }
             }
         }
@@ -567,7 +473,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Every arrow that breaks a rule, with the rule.
+/// Returns every arrow that breaks a rule, with the rule.
 fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     let mut offences = BTreeSet::new();
     let mut note = |arrow: &Arrow, rule: &str| {
@@ -578,15 +484,15 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     for arrow in inside {
         let ((from, _), (to, _)) = (room_of(&arrow.from), room_of(&arrow.to));
         if !is_allowed(&arrow.from, &arrow.to) {
-            note(arrow, "an arrow between rooms that is not allowed");
+            note(arrow, "not allowed between these rooms");
         }
         if from == "engine" && to.is_empty() && !WORDS_OF_THE_ENGINE.contains(&arrow.to.as_str()) {
-            note(arrow, "not a word of the engine");
+            note(arrow, "not part of the vocabulary of the engine");
         }
         if arrow.from == "backend/mod.rs" && NOT_IN_THE_WAIST.contains(&to) {
             note(arrow, "the waist names nothing of a runtime");
         }
-        // An exception has a reason of its own, and may close a circle.
+        // An exception may close a circle, since it has a reason of its own.
         if is_exception(&arrow.from, &arrow.to) {
             continue;
         }
@@ -598,18 +504,18 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         }
     }
     for graph in files.values() {
-        for arrow in graph.circles().into_values().flatten() {
+        for arrow in graph.in_circles() {
             note(arrow, "files in a circle");
         }
     }
-    for arrow in rooms.circles().into_values().flatten() {
+    for arrow in rooms.in_circles() {
         note(arrow, "rooms in a circle");
     }
     for arrow in outside {
         let is_ours =
             is_in(&arrow.from, "backend/redis") || arrow.from == "manager/builder/own_client.rs";
         if !is_ours {
-            note(arrow, "the crate `redis` is for `backend/redis`");
+            note(arrow, "only `backend/redis` may name the crate `redis`");
         }
     }
     offences
@@ -623,7 +529,9 @@ fn imports_lead_from_room_to_room_one_way() {
         let is_it = |arrow: &Arrow| is_in(&arrow.from, from) && is_in(&arrow.to, to);
         !inside.iter().any(is_it)
     });
-    let gone = gone.map(|(from, to, _)| format!("{from} does not import from {to} any more"));
+    let gone = gone.map(|(from, to, _)| {
+        format!("{from} no longer imports from {to}, so the exception can go")
+    });
     let all: Vec<_> = wrong.into_iter().chain(gone).collect();
     assert!(all.is_empty(), "\n{}", all.join("\n"));
 }
@@ -646,7 +554,7 @@ impl Words {
     }
 }
 
-/// The words of a name, in lower case: those of `OwnerToken` and `owner_token` are "owner" and "token".
+/// Splits a name into its words, in lower case: `OwnerToken` and `owner_token` into "owner" and "token".
 fn parts_of(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for letter in name.chars() {
@@ -661,11 +569,10 @@ fn parts_of(name: &str) -> Vec<String> {
 
 #[test]
 fn the_transport_names_no_lock() {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/backend/redis/transport");
+    let folder = source().join("backend/redis/transport");
     let mut found = BTreeSet::new();
-    for file in crate::files::below(&folder) {
-        let text = fs::read_to_string(&file).expect("a source");
+    for file in below(&folder, "rs") {
+        let text = read_at(&file);
         let mut words = Words::default();
         words.take(text.parse().expect("Rust"));
         let is_of_a_lock = |name: &String| {
