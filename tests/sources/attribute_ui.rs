@@ -34,7 +34,7 @@ use crate::files::{below, read_at, root};
 
 #[test]
 fn supported_forms_compile_without_a_warning() {
-    run_all("pass", 30, |case| {
+    run_all("pass", 25, |case| {
         expect_none(&case.compile(Tool::Clippy, &[])?)
     });
 }
@@ -74,7 +74,7 @@ fn mistakes_in_the_body_look_as_without_the_attribute() {
 #[test]
 #[ignore = "compiles all of it again: left to `tests/run --all`"]
 fn supported_forms_also_compile_for_an_editor() {
-    run_all("pass", 30, |case| {
+    run_all("pass", 25, |case| {
         expect_none(&case.compile(Tool::Editor, &["-Adead_code"])?)
     });
 }

@@ -435,7 +435,7 @@ fn is_exception(from: &str, to: &str) -> bool {
     exceptions.any(|(one, another, _)| is_in(from, one) && is_in(to, another))
 }
 
-/// A graph of files or folders, by the imports between them.
+/// A graph of the files in a room, by the imports between them.
 #[derive(Default)]
 struct Graph<'a>(BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a Arrow>>>);
 
@@ -480,7 +480,6 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         offences.insert(format!("{arrow} ({rule})"));
     };
     let mut files = BTreeMap::<&str, Graph<'_>>::new();
-    let mut rooms = Graph::default();
     for arrow in inside {
         let ((from, _), (to, _)) = (room_of(&arrow.from), room_of(&arrow.to));
         if !is_allowed(&arrow.from, &arrow.to) {
@@ -499,17 +498,12 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         if from == to {
             let graph = files.entry(from).or_default();
             graph.add(&arrow.from, &arrow.to, arrow);
-        } else if !from.is_empty() && !to.is_empty() {
-            rooms.add(from, to, arrow);
         }
     }
     for graph in files.values() {
         for arrow in graph.in_circles() {
             note(arrow, "files in a circle");
         }
-    }
-    for arrow in rooms.in_circles() {
-        note(arrow, "rooms in a circle");
     }
     for arrow in outside {
         let is_ours =

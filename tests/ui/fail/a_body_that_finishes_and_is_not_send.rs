@@ -1,4 +1,4 @@
-//! A body that finishes and is not Send.
+//! A body that continues without its caller, but is not `Send`.
 // error: with `on_drop = finish`, the body runs in a task of its own, but it is not `Send`
 // at: #[run_once(key = "k", keep = "1h")]
 // note: write `on_drop = cancel`

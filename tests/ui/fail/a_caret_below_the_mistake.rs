@@ -1,4 +1,4 @@
-//! A caret below the mistake.
+//! The message has carets below the mistake.
 // error: no parameter is called `nme`: did you mean `name`?⏎    order:{order_id}:{nme}⏎                      ^^^
 // at: "order:{order_id}:{nme}"
 

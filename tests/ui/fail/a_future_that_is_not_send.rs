@@ -1,4 +1,4 @@
-//! A future that is not send.
+//! A body that is not `Send`: the compiler points at the call that needs it.
 // error: future cannot be sent between threads safely
 // at: f(std::rc::Rc::new(1))
 

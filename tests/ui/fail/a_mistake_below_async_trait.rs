@@ -1,4 +1,4 @@
-//! A mistake below async trait.
+//! A mistake below `async_trait` causes no further errors.
 // error: no parameter is called `ix`: did you mean `id`?
 // at: "x:{ix}"
 

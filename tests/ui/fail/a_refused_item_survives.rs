@@ -1,4 +1,4 @@
-//! A refused item survives.
+//! A refused function stays, so its callers cause no further errors.
 // error: no parameter is called `self`
 // at: "order:{self.id}"
 // error: a function that is not `async`

@@ -1,4 +1,4 @@
-//! A stream that outlives the lock, in each way to return one.
+//! Streams that would outlive the lock, by each type that the attribute recognises.
 // error: the lock would be released when the function returns, before the stream is read
 // at: Sse<Rows>
 // error: return `guard.hold_during(stream)`

@@ -1,4 +1,4 @@
-//! A template in `assert_held!`, of a `lock-core` without the feature that reads it.
+//! A template in `assert_held!`, with a `lock-core` that lacks the feature to read it.
 // features: none
 // error: evaluation panicked: a literal with braces is a template, which needs the feature `macros` of lock-core
 // at: lock_core::assert_held!("order:{id}")

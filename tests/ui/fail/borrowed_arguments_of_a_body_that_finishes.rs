@@ -1,4 +1,4 @@
-//! Borrowed arguments of a body that finishes.
+//! Borrowed arguments of a body that continues without its caller.
 // error: this argument borrows from the caller, but with `on_drop = finish` the body continues without the caller: take it by value, as a `String` or an `Arc`, or write `on_drop = cancel`
 // at: name: &str
 // error: this argument borrows from the caller

@@ -1,6 +1,6 @@
 //! Durations, and the relations between them, that the parser refuses.
 
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, distributed_lock, run_once};
 
 // error: `max_hold` is not a usable duration: unknown unit `d`: use `h`, `m`, `s` or `ms`
 // at: "1d"
@@ -11,6 +11,11 @@ async fn a_duration_of_days(order_id: u64, name: String) -> Result<u64, LockErro
 // at: "0s"
 #[distributed_lock(key = "order", ttl = "0s")]
 async fn a_duration_of_zero(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: `keep` is not a usable duration: it is too long, and must be at most `"8760h"`
+// at: "8761h"
+#[run_once(key = "k", keep = "8761h")]
+async fn a_keep_of_more_than_a_year() -> Result<u8, LockError> { Ok(1) }
 
 // error: `ttl` is not a usable duration: it is too long, and must be at most `"24h"`
 // at: "24h1ms"
@@ -52,11 +57,6 @@ async fn a_duration_under_100_ms(order_id: u64, name: String) -> Result<u64, Loc
 #[distributed_lock(key = "order", ttl = "1.5s")]
 async fn a_duration_with_a_decimal_point(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `wait` is not a usable duration: unknown unit `sec`: use `h`, `m`, `s` or `ms`
-// at: "10 sec"
-#[distributed_lock(key = "order", wait = "10 sec")]
-async fn a_duration_with_an_unknown_unit(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
-
 // error: `ttl` is not a usable duration: `10` has no unit: write `"10s"`
 // at: "10"
 #[distributed_lock(key = "order", ttl = "10")]
@@ -67,17 +67,17 @@ async fn a_duration_without_a_unit(order_id: u64, name: String) -> Result<u64, L
 #[distributed_lock(key = "order", ttl = 10s)]
 async fn a_duration_without_quotation_marks() -> Result<(), LockError> { Ok(()) }
 
-// A least hold that is longer than the longest one.
+// A `min_hold` that is longer than `max_hold`.
 // error: min_hold (60s) is longer than max_hold (10s): swap them, or leave one out
 // at: "1m"
 #[distributed_lock(key = "order", min_hold = "1m", max_hold = "10s")]
-async fn a_least_hold_beyond_the_longest() -> Result<(), LockError> { Ok(()) }
+async fn a_min_hold_beyond_the_max_hold() -> Result<(), LockError> { Ok(()) }
 
-// A longest hold that a lease without renewal never reaches.
+// A `max_hold` that a lease without renewal never reaches.
 // error: renewal is off, so the lease ends at its ttl (10s) and never reaches max_hold (60s): leave max_hold out, or choose a longer ttl
 // at: "1m"
 #[distributed_lock(key = "order", max_hold = "1m", renew = false, ttl = "10s")]
-async fn a_longest_hold_that_the_ttl_never_reaches() -> Result<(), LockError> { Ok(()) }
+async fn a_max_hold_that_the_ttl_never_reaches() -> Result<(), LockError> { Ok(()) }
 
 // Only a wait can have no end.
 // error: `ttl` is not a usable duration: only `wait` can be `"forever"`
@@ -92,8 +92,3 @@ async fn a_ttl_that_lasts_forever() -> Result<(), LockError> { Ok(()) }
 // at: forever
 #[distributed_lock(key = "order", wait = forever)]
 async fn a_wait_forever_without_quotation_marks() -> Result<(), LockError> { Ok(()) }
-
-// error: `wait` is not a usable duration: it is too short, and must be at least `"100ms"`
-// at: "5ms"
-#[distributed_lock(key = "order", wait = "5ms")]
-async fn a_wait_under_100_ms(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }

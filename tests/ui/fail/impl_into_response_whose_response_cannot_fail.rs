@@ -1,4 +1,4 @@
-//! Impl into response with a response that cannot fail, like a framework's with its feature off, or of another version.
+//! `impl IntoResponse` of a framework whose response cannot represent a failure: its feature is off, or it has another version.
 // error: the response of this `impl IntoResponse` cannot represent a lock failure
 // at: IntoResponse
 // note: becomes a `Response`, which does not implement `FromLockError`

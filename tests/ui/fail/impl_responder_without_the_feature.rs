@@ -1,4 +1,4 @@
-//! Impl responder without the feature.
+//! `impl Responder` without the feature `actix`.
 // features: macros
 // error: this `impl Responder` cannot represent a lock failure
 // at: Responder

@@ -5,11 +5,6 @@ use lock_core::{LockError, distributed_lock};
 // error: a `const` item cannot wait for a lock
 // at: const
 #[distributed_lock(key = "order")]
-const fn a_const_function() -> u8 { 1 }
-
-// error: a `const` item cannot wait for a lock
-// at: const
-#[distributed_lock(key = "order")]
 const N: u8 = 1;
 
 // error: `load` has no body to lock: annotate the functions that implement it
@@ -26,11 +21,6 @@ trait Loads {
 mod m {}
 
 // error: only a function can be locked, not a type
-// at: enum
-#[distributed_lock(key = "order")]
-pub enum E { A }
-
-// error: only a function can be locked, not a type
 // at: struct
 #[distributed_lock(key = "order")]
 struct S;
@@ -39,6 +29,12 @@ struct S;
 // at: fn
 #[distributed_lock(key = "order")]
 fn a_sync_function() -> Result<(), LockError> { Ok(()) }
+
+// error: the `async` block of this future is not visible
+// at: impl Future<Output = Result<(), LockError>>
+#[distributed_lock(key = "order")]
+fn a_future_without_a_visible_block() -> impl Future<Output = Result<(), LockError>> { returned() }
+async fn returned() -> Result<(), LockError> { Ok(()) }
 
 // error: only a function can be locked, not a trait
 // at: trait

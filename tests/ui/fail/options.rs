@@ -1,11 +1,6 @@
-//! Options that the attribute does not have, or that are written in another way.
+//! Options that the attribute does not have, and options without a name, a value or a comma.
 
 use lock_core::{LockError, distributed_lock, run_once};
-
-// error: `key` is given twice
-// at: key
-#[distributed_lock(key = "order", key = "other")]
-async fn a_duplicate_key(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // error: `ttl` is given twice: leave one out
 // at: ttl
@@ -16,11 +11,6 @@ async fn a_duplicate_option(order_id: u64, name: String) -> Result<u64, LockErro
 // at: "order:{order_id}"
 #[distributed_lock("order:{order_id}")]
 async fn a_key_without_a_name(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
-
-// error: `key` has no value
-// at: key
-#[distributed_lock(key)]
-async fn a_key_without_a_value(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // error: a number needs a unit
 // at: 1
@@ -44,20 +34,10 @@ pub async fn a_run_without_keep() -> Result<u8, LockError> { Ok(1) }
 #[distributed_lock(key =)]
 async fn an_empty_option(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: options have names
-// at: 5
-#[distributed_lock(key = "order", 5 = 3)]
-async fn an_option_that_is_no_name(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
-
 // error: `ttl` has no value: write `ttl = "10s"`
 // at: ttl
 #[distributed_lock(key = "order", ttl("10s"))]
 async fn an_option_with_a_value_in_parentheses(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
-
-// error: `ttl` has no value: write `ttl = "10s"`
-// at: ttl
-#[distributed_lock(key = "order", ttl)]
-async fn an_option_without_a_value(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // error: unknown option `retention`: did you mean `keep`?
 // at: retention
@@ -67,11 +47,6 @@ async fn an_option_without_a_value(order_id: u64, name: String) -> Result<u64, L
 // at: fingerprnt
 #[run_once(key = "k", retention = "1h", semaphore = 3, fingerprnt = id)]
 pub async fn an_unknown_option_of_a_run(id: u8) -> Result<u8, LockError> { Ok(id) }
-
-// error: unknown option `tll`: did you mean `ttl`?
-// at: tll
-#[distributed_lock(key = "order", tll = "10s")]
-async fn an_unknown_option_that_is_misspelt(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // error: unknown option `colour`: the options are `key`, `ttl`, `wait`, `mode`, `permits`, `renew`, `max_hold`, `min_hold`, `on_busy`, `on_lost`, `on_error`, `release`, `lease`, `locks`, `crate`, `on_drop`
 // at: colour
@@ -101,11 +76,6 @@ async fn keys(from: u64, to: u64) -> Result<u64, LockError> { Ok(from + to) }
 async fn modes(from: u64, to: u64) -> Result<u64, LockError> { Ok(from + to) }
 #[distributed_lock(key = ["from:{from}", "to:{to}"], mode = (exclusive, shared))]
 async fn in_parentheses(from: u64, to: u64) -> Result<u64, LockError> { Ok(from + to) }
-
-// error: missing `key`: name what is locked, as in `key = "order:{order_id}"`
-// at: #[distributed_lock()]
-#[distributed_lock()]
-async fn no_options_at_all(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // error: missing `key`: name what is locked, as in `key = "order:{order_id}"`
 // at: #[distributed_lock]

@@ -20,7 +20,7 @@ pub struct Receipt;
 #[run_once(key = "k", keep = "1h")]
 pub async fn a_value_that_cannot_be_remembered() -> Result<Receipt, LockError> { Ok(Receipt) }
 
-// A value that cannot be remembered, of a body that is dropped with its caller.
+// The same type, if the body is dropped with its caller.
 // error: `u8` cannot be remembered for later callers
 // at: u8
 #[run_once(key = "k", keep = "1h", on_drop = cancel, on_error = |_| 0)]

@@ -1,4 +1,4 @@
-//! Return types that the attribute refuses by their text.
+//! Return types that cannot represent a failed lock.
 
 use lock_core::{distributed_lock, run_once};
 
@@ -8,12 +8,7 @@ use lock_core::{distributed_lock, run_once};
 async fn a_return_type_that_is_an_alias() -> Answer<u64> { Ok(1) }
 type Answer<T> = Result<T, std::num::ParseIntError>;
 
-// error: `Option<u64>` cannot represent a lock failure
-// at: Option<u64>
-#[distributed_lock(key = "order")]
-async fn a_return_type_that_is_an_option() -> Option<u64> { Some(1) }
-
-// A return type that is neither remembered nor carries a failed lock: one error.
+// One error if the value can be neither stored nor made from a failed lock.
 // error: `u64` cannot be remembered for later callers, or cannot represent a lock failure
 // at: u64
 // note: return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned` and `E: From<lock_core::LockError>`
@@ -28,7 +23,7 @@ pub async fn run_with_its_caller() -> Receipt { Receipt }
 // error: a function that never returns cannot report a failed lock
 // at: !
 #[distributed_lock(key = "order")]
-async fn a_return_type_that_never_comes() -> ! {
+async fn a_function_that_never_returns() -> ! {
     loop {
         tokio::task::yield_now().await;
     }
@@ -43,8 +38,3 @@ async fn impl_trait_as_a_whole() -> impl Sized { 1 }
 // at: no_return_type
 #[distributed_lock(key = "order")]
 async fn no_return_type() {}
-
-// error: `skip_on_nothing_without_on_error` returns nothing, so a failed lock would go unnoticed
-// at: skip_on_nothing_without_on_error
-#[distributed_lock(key = "order", on_busy = skip)]
-async fn skip_on_nothing_without_on_error() {}

@@ -1,4 +1,4 @@
-//! Run once without the feature.
+//! `run_once` without the feature `once`.
 // features: macros
 // error: `run_once` needs the feature `once` of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`
 // at: #[run_once(key = "k", keep = "1h")]

@@ -1,4 +1,4 @@
-//! Skip on an option without on error.
+//! `on_busy = skip` with an `Option`, and without `on_error`.
 // error: `Option<u64>` cannot express both that the body was skipped and that the lock failed
 // at: Option<u64>
 // note: on_error

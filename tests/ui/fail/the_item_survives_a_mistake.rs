@@ -1,4 +1,4 @@
-//! The item survives a mistake.
+//! A function with a mistake stays, so its callers cause no further errors.
 // error: did you mean `order_id`?
 // at: "order:{oder_id}"
 // error: the key is empty
@@ -6,7 +6,7 @@
 
 use lock_core::{LockError, distributed_lock};
 
-/// Uses the item that the attribute would have made available.
+/// Uses the lease that the attribute would have bound.
 #[distributed_lock(key = "order:{oder_id}", lease = lease)]
 async fn f(order_id: u64, only_in_the_key: &str) -> Result<u64, LockError> {
     Ok(lease.fencing_token().into())

@@ -1,4 +1,4 @@
-//! Tokio test above.
+//! `#[tokio::test]` above the attribute.
 // error: put `#[distributed_lock]` above `#[tokio::test]`
 // at: works
 // flag: --test

@@ -9,7 +9,7 @@
 
 use lock_core::{LockError, distributed_lock, run_once};
 
-/// An argument that is taken apart.
+/// An extractor.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Path<T>(pub T);

@@ -1,4 +1,4 @@
-//! A crate that forbids the lints about names with an underscore, with such arguments and attributes that read them.
+//! A crate that forbids the lints about names with an underscore, with other attributes that read such arguments.
 #![forbid(
     clippy::used_underscore_binding,
     clippy::no_effect_underscore_binding
@@ -7,7 +7,7 @@
 use lock_core::{LockError, distributed_lock};
 use tracing::instrument;
 
-/// Below.
+/// Has the other attribute below.
 ///
 /// # Errors
 ///
@@ -18,7 +18,7 @@ pub async fn below(n: u64, _other: u8) -> Result<u64, LockError> {
     Ok(n)
 }
 
-/// Above.
+/// Has the other attribute above.
 ///
 /// # Errors
 ///

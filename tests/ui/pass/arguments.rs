@@ -1,28 +1,11 @@
 //! Arguments of each kind, and the names that they may have.
 
-use lock_core::{LockError, distributed_lock};
-use std::borrow::Cow;
-use std::collections::HashMap;
-use std::fmt::Display;
-use std::rc::Rc;
+use lock_core::{LockError, LockManager, distributed_lock};
+use std::{collections::HashMap, fmt::Display, rc::Rc, time::Duration};
 
-// An unused lease with an underscore.
-#[distributed_lock(key = "n", lease = _lease)]
-async fn an_unused_lease_with_an_underscore() -> Result<(), LockError> {
-    Ok(())
-}
-
-// Arguments moved in the body though used in the key.
-#[distributed_lock(key = "user:{name}")]
-async fn arguments_moved_in_the_body_though_used_in_the_key(name: String) -> Result<(), LockError> {
-    drop(name);
-    Ok(())
-}
-
-// Arguments named like the expansions own.
 #[distributed_lock(key = "x:{key}:{entry}:{value}:{manager}:{options}", lease = own)]
 #[allow(clippy::too_many_arguments)]
-async fn arguments_named_like_the_expansions_own(
+async fn names_of_the_expansion(
     key: u8,
     entry: u8,
     value: u8,
@@ -37,41 +20,33 @@ async fn arguments_named_like_the_expansions_own(
     Ok(key + entry + value + manager + options + private + lease + __arg0 + __arg1)
 }
 
-// Arguments that are mutable or ignored.
 #[distributed_lock(key = "order:{id}")]
-async fn arguments_that_are_mutable_or_ignored(mut id: u64, _: String, _unused: u8, mut text: String) -> Result<String, LockError> {
+async fn mutable_or_ignored(mut id: u64, _: String, _unused: u8, mut text: String) -> Result<String, LockError> {
     id += 1;
     text.push_str(&id.to_string());
     Ok(text)
 }
 
-// Arguments used only in the key.
 struct Order {
     id: u64,
 }
 
 #[distributed_lock(key = "order:{id}:{order.id}", locks = manager, ttl = ttl, wait = wait)]
-async fn arguments_used_only_in_the_key(
+async fn used_only_in_options(
     id: u64,
     order: Order,
-    manager: lock_core::LockManager,
-    ttl: std::time::Duration,
-    wait: std::time::Duration,
+    manager: LockManager,
+    ttl: Duration,
+    wait: Duration,
 ) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = name)]
-async fn arguments_used_only_in_the_key_g(name: &str) -> Result<(), LockError> {
-    Ok(())
-}
-
-// Attributes on arguments.
 #[distributed_lock(key = "n:{n}")]
-async fn attributes_on_arguments(
+async fn with_attributes(
     n: u64,
     #[allow(unused_variables)] left: u8,
-    #[expect(unused_variables, reason = "to see that it is fulfilled once")] right: u8,
+    #[expect(unused_variables, reason = "it must be fulfilled exactly once")] right: u8,
     #[cfg(any())] c: u8,
     #[cfg(not(any()))] d: u8,
     #[cfg_attr(not(any()), allow(unused_mut))] mut e: u8,
@@ -81,31 +56,6 @@ async fn attributes_on_arguments(
 }
 
 struct Path<T>(T);
-#[distributed_lock(key = "n", on_error = |error| Err(format!("{n} {m}: {error}")))]
-async fn seen_by_on_error(
-    #[cfg(not(any()))] n: u64,
-    #[cfg(not(any()))] Path(m): Path<u8>,
-    #[cfg(any())] n: u8,
-) -> Result<u64, String> {
-    Ok(n)
-}
-
-// Borrowed arguments and results.
-#[distributed_lock(key = "map:{key}")]
-async fn entry<'m>(map: &'m mut HashMap<String, u64>, key: &str) -> Result<&'m mut u64, LockError> {
-    Ok(map.entry(key.to_owned()).or_default())
-}
-
-#[distributed_lock(key = "text:{text}")]
-async fn trimmed(text: &str) -> Result<Cow<'_, str>, LockError> {
-    if text.is_empty() {
-        return Ok("empty".into());
-    }
-    Ok(text.trim().into())
-}
-
-// Destructured arguments.
-struct PathDestructuredArguments<T>(T);
 struct Json<T> {
     value: T,
     extra: u8,
@@ -115,9 +65,23 @@ struct Body {
     mut_me: String,
 }
 
+#[distributed_lock(key = "n", on_error = |error| Err(format!("{n} {m}: {error}")))]
+async fn with_conditions_and_seen_by_on_error(
+    #[cfg(not(any()))] n: u64,
+    #[cfg(not(any()))] Path(m): Path<u8>,
+    #[cfg(any())] n: u8,
+) -> Result<u64, String> {
+    Ok(n)
+}
+
+#[distributed_lock(key = "map:{key}")]
+async fn borrowed<'m>(map: &'m mut HashMap<String, u64>, key: &str) -> Result<&'m mut u64, LockError> {
+    Ok(map.entry(key.to_owned()).or_default())
+}
+
 #[distributed_lock(key = "order:{id}:{n}")]
-async fn handler(
-    PathDestructuredArguments(id): PathDestructuredArguments<u64>,
+async fn destructured_structs(
+    Path(id): Path<u64>,
     Json {
         value: Body { n, mut mut_me },
         ..
@@ -128,30 +92,25 @@ async fn handler(
 }
 
 #[distributed_lock(key = "pair:{a}:{b}")]
-async fn pair((a, b): (u64, u64), [c, rest @ ..]: [u8; 3], &d: &u8) -> Result<u64, LockError> {
+async fn destructured((a, b): (u64, u64), [c, rest @ ..]: [u8; 3], &d: &u8) -> Result<u64, LockError> {
     Ok(a + b + u64::from(c) + u64::from(rest[0]) + u64::from(d))
 }
 
-// Raw identifiers.
 #[distributed_lock(key = "x{type}:{r#match}", lease = r#loop)]
 async fn r#fn(r#type: u8, r#match: &str) -> Result<u8, LockError> {
     let _ = (r#match, r#loop.fencing_token());
     Ok(r#type)
 }
 
-// Values of unsized and borrowed types.
-#[distributed_lock(key = "a:{a}:{b}:{c}:{d}:{long}")]
-async fn values_of_unsized_and_borrowed_types(
-    a: &str,
-    b: Box<dyn Display>,
-    c: &dyn Display,
-    d: Rc<str>,
-    long: &&u8,
+#[distributed_lock(key = "a:{text}:{boxed}:{object}:{shared}:{twice}:{any}")]
+async fn unsized_and_borrowed_in_the_key<T: Display + ?Sized>(
+    text: &str,
+    boxed: Box<dyn Display>,
+    object: &dyn Display,
+    shared: Rc<str>,
+    twice: &&u8,
+    any: &T,
 ) -> Result<(), LockError> {
-    let _ = (b, c, d);
-    Ok(())
-}
-#[distributed_lock(key = "a:{a}")]
-async fn values_of_unsized_and_borrowed_types_g<T: Display + ?Sized>(a: &T) -> Result<(), LockError> {
+    let _ = (boxed, object, shared);
     Ok(())
 }

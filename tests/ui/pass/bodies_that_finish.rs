@@ -1,6 +1,7 @@
-//! Bodies that finish.
+//! Bodies that continue when their callers are dropped.
 use std::sync::Arc;
 
+use axum::{http::StatusCode, response::IntoResponse};
 use lock_core::{LockError, LockManager, distributed_lock};
 
 /// A service.
@@ -11,7 +12,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// By value.
+    /// Takes `self` by value.
     ///
     /// # Errors
     ///
@@ -25,7 +26,7 @@ impl Service {
         Ok(number)
     }
 
-    /// Behind a pointer.
+    /// Takes `self` in a pointer, with each other option that changes the call.
     #[distributed_lock(
         key = ["n:{self.name}", "x:{name}"],
         mode = [shared, exclusive],
@@ -40,42 +41,31 @@ impl Service {
     }
 }
 
-/// Dropped with its caller.
-///
-/// # Errors
-///
-/// If the lock fails.
-#[distributed_lock(key = "k:{name}", on_drop = cancel)]
-pub async fn cancelled(name: &str) -> Result<usize, LockError> {
-    Ok(name.len())
-}
-
-/// A handler.
+/// Returns a response.
 #[distributed_lock(key = "k", on_drop = finish)]
-pub async fn handler() -> impl axum::response::IntoResponse {
+pub async fn handler() -> impl IntoResponse {
     if tokio::task::try_id().is_some() {
-        return (axum::http::StatusCode::OK, "text");
+        return (StatusCode::OK, "text");
     }
-    (axum::http::StatusCode::NOT_FOUND, "")
+    (StatusCode::NOT_FOUND, "")
 }
 
-/// A handler that can fail.
+/// Returns a response in a result.
 ///
 /// # Errors
 ///
 /// If the lock fails.
 #[distributed_lock(key = "k", on_drop = finish, max_hold = "1m")]
-pub async fn handler_in_result() -> Result<impl axum::response::IntoResponse, LockError> {
+pub async fn handler_in_result() -> Result<impl IntoResponse, LockError> {
     Ok("text")
 }
 
 fn assert_send<T: Send>(_: T) {}
 
-/// The futures can be spawned.
+/// All futures can be spawned.
 pub fn spawned(service: Service) {
     assert_send(service.clone().owned(Vec::new()));
     assert_send(Arc::new(service).list("name"));
-    assert_send(cancelled("name"));
     assert_send(handler());
     assert_send(handler_in_result());
 }

@@ -1,4 +1,4 @@
-//! Impl into response, of two frameworks.
+//! `impl IntoResponse`, of axum and poem.
 #![allow(clippy::missing_errors_doc, clippy::manual_async_fn)]
 
 use axum::{
@@ -9,28 +9,19 @@ use axum::{
 };
 use lock_core::{LockError, LockManager, distributed_lock};
 
-/// The response of the example.
+/// The state of a service.
 #[derive(Clone, Debug)]
 pub struct App {
     locks: LockManager,
 }
 
-/// One line.
-#[distributed_lock(key = "order")]
-pub async fn text() -> impl IntoResponse {
-    "ok"
-}
-
-/// Nothing.
+/// Returns nothing.
 #[distributed_lock(key = "order")]
 pub async fn nothing() -> impl IntoResponse {}
 
-/// With returns in the middle.
+/// Returns early, from a loop, and at the end.
 #[distributed_lock(key = "order:{id}", locks = app.locks)]
 pub async fn early(State(app): State<App>, id: u64) -> impl IntoResponse {
-    if id > 7 {
-        return (StatusCode::NOT_FOUND, Json(String::new()));
-    }
     for n in 0..id {
         if n > 3 {
             return (StatusCode::OK, Json("early".to_owned()));
@@ -39,68 +30,50 @@ pub async fn early(State(app): State<App>, id: u64) -> impl IntoResponse {
     (StatusCode::OK, Json(id.to_string()))
 }
 
-/// With the type that the tail needs.
+/// Uses `?`, whose type the tail decides.
 #[distributed_lock(key = "order:{id}", ttl = "1s", lease = lease)]
 pub async fn question(id: u64) -> impl axum::response::IntoResponse + Send + use<> {
     let parsed: u64 = id.to_string().parse().map_err(|_| StatusCode::BAD_REQUEST)?;
     Ok::<_, StatusCode>((parsed + u64::from(lease.fencing_token())).to_string())
 }
 
-/// In a result, which needs no help.
+/// Returns any response in a result.
 #[distributed_lock(key = "order:{id}")]
-pub async fn result(id: u64) -> Result<impl IntoResponse, LockError> {
+pub async fn in_result(id: u64) -> Result<impl IntoResponse, LockError> {
     if id > 2 {
         return Ok(String::new());
     }
     Ok(id.to_string())
 }
 
-/// In the framework's result.
+/// Returns any response in the framework's result.
 #[distributed_lock(key = "order:{id}")]
-pub async fn frameworks_result(id: u64) -> axum::response::Result<impl IntoResponse> {
+pub async fn in_the_frameworks_result(id: u64) -> axum::response::Result<impl IntoResponse> {
     let text = std::str::from_utf8(&[]).map_err(|_| StatusCode::BAD_REQUEST)?;
     Ok((StatusCode::CREATED, text.len().to_string(), [("id", id.to_string())]).1)
 }
 
-/// With the framework's response as the error.
+/// Returns a response as the error.
 #[distributed_lock(key = "order")]
 pub async fn response_as_error() -> Result<&'static str, Response> {
     Ok("ok")
 }
 
-/// Types that hold a response already.
-#[distributed_lock(key = "order")]
-pub async fn response() -> Response {
-    "ok".into_response()
-}
-
-/// A status.
-#[distributed_lock(key = "order")]
-pub async fn status() -> StatusCode {
-    StatusCode::OK
-}
-
-/// A status with a text.
-#[distributed_lock(key = "order")]
-pub async fn status_and_text() -> (StatusCode, String) {
-    (StatusCode::OK, String::new())
-}
-
-/// Another response for a lock that is busy, of another type than the body's.
+/// Answers a busy lock by a value of another type than the body's.
 #[distributed_lock(key = "order", on_error = |error| (StatusCode::LOCKED, error.to_string()))]
 pub async fn on_error() -> impl IntoResponse {
     Json(1)
 }
 
-/// The value that means skipped is the body's own.
+/// Answers a busy lock by the body's value that means "skipped".
 #[distributed_lock(key = "order", on_busy = skip)]
 pub async fn skip() -> impl IntoResponse {
     Ok::<(), LockError>(())
 }
 
-/// In a trait.
+/// A trait with such a method.
 pub trait Pages {
-    /// A page.
+    /// Returns a page.
     fn page(&self, id: &str) -> impl Future<Output = impl IntoResponse>;
 }
 
@@ -111,7 +84,7 @@ impl Pages for App {
     }
 }
 
-/// As a future.
+/// Returns a future of any response.
 #[distributed_lock(key = "order:{id}")]
 pub fn future(id: u64) -> impl Future<Output = impl IntoResponse> + Send {
     async move { id.to_string() }
@@ -119,7 +92,7 @@ pub fn future(id: u64) -> impl Future<Output = impl IntoResponse> + Send {
 
 macro_rules! handler {
     ($name:ident -> $returned:ty, $value:expr) => {
-        /// From a macro.
+        /// Is written by a macro.
         #[distributed_lock(key = "order")]
         pub async fn $name() -> $returned {
             $value
@@ -128,32 +101,26 @@ macro_rules! handler {
 }
 handler!(from_a_macro -> impl IntoResponse, "ok");
 
-/// Poem's.
+/// Handlers of poem.
 pub mod poem_handlers {
-    use lock_core::{LockError, distributed_lock};
+    use lock_core::distributed_lock;
     use poem::{IntoResponse, Response, web::Json};
 
-    /// Json.
+    /// Returns JSON.
     #[distributed_lock(key = "order")]
     pub async fn json() -> impl IntoResponse {
         Json(1)
     }
 
-    /// In poem's result.
+    /// Returns any response in the framework's result.
     #[distributed_lock(key = "order")]
-    pub async fn result() -> poem::Result<impl IntoResponse> {
+    pub async fn in_result() -> poem::Result<impl IntoResponse> {
         Ok("ok")
     }
 
-    /// In a result with a response.
+    /// Returns a response as the error.
     #[distributed_lock(key = "order")]
-    pub async fn response() -> Result<&'static str, Response> {
-        Ok("ok")
-    }
-
-    /// In a result.
-    #[distributed_lock(key = "order")]
-    pub async fn own() -> Result<impl IntoResponse, LockError> {
+    pub async fn response_as_error() -> Result<&'static str, Response> {
         Ok("ok")
     }
 }
@@ -164,9 +131,8 @@ fn is_send<T: Send>(value: T) -> T {
 
 /// Checks the bounds that a router demands.
 pub fn all(app: App) {
-    drop(is_send(text()));
     drop(is_send(early(State(app), 1)));
     drop(is_send(question(1)));
     drop(is_send(on_error()));
-    drop(axum::Router::<App>::new().route("/", axum::routing::get(text).put(nothing)));
+    drop(axum::Router::<App>::new().route("/", axum::routing::put(nothing)));
 }

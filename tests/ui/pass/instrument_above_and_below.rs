@@ -1,4 +1,4 @@
-//! Instrument above and below.
+//! `#[instrument]` above and below.
 
 use lock_core::{LockError, distributed_lock};
 

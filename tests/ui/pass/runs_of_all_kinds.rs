@@ -1,25 +1,11 @@
-//! Runs of all kinds.
-use std::{error::Error, rc::Rc, sync::Arc, time::Duration};
+//! Bodies that run once, and the results that are stored for later callers.
+use std::{rc::Rc, sync::Arc, time::Duration};
 
-use lock_core::{LockError, LockManager, Remember, Remembered, distributed_lock, run_once};
+use axum::response::IntoResponse;
+use lock_core::{LockError, LockManager, distributed_lock, run_once};
 
-/// How long results are kept.
+/// The time for which results are kept.
 const KEEP: Duration = Duration::from_secs(3_600);
-
-/// As the response of a framework.
-#[derive(Debug)]
-pub struct Response(Vec<u8>);
-
-impl Remember for Response {
-    fn remember(self) -> (Self, Remembered) {
-        let bytes = self.0.clone();
-        (self, Remembered::Bytes(bytes))
-    }
-
-    fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
-        Ok(Self(bytes.to_vec()))
-    }
-}
 
 /// A service.
 #[derive(Clone, Debug)]
@@ -29,7 +15,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// With all options.
+    /// Has all options.
     ///
     /// # Errors
     ///
@@ -51,7 +37,7 @@ impl Service {
         Ok((text, lease.fencing_token().into()))
     }
 
-    /// With borrowed arguments.
+    /// Has borrowed arguments, and a body that is not `Send`.
     ///
     /// # Errors
     ///
@@ -65,37 +51,7 @@ impl Service {
     }
 }
 
-/// A response as a whole.
-#[run_once(key = "whole", keep = KEEP, on_error = |_| Response(Vec::new()))]
-pub async fn whole() -> Response {
-    Response(vec![1])
-}
-
-/// A response in a result.
-///
-/// # Errors
-///
-/// If the lock fails.
-#[run_once(key = "result", keep = KEEP)]
-pub async fn in_result(ok: bool) -> Result<Response, LockError> {
-    if !ok {
-        return Ok(Response(Vec::new()));
-    }
-    tokio::task::yield_now().await;
-    Ok(Response(vec![1]))
-}
-
-/// The same, dropped with its caller.
-///
-/// # Errors
-///
-/// If the lock fails.
-#[run_once(key = "result", keep = KEEP, on_drop = cancel)]
-pub async fn in_result_of_a_dropped_body() -> Result<self::Response, LockError> {
-    Ok(Response(vec![1]))
-}
-
-/// Generic, with a pattern, and below another lock.
+/// Is generic, with a pattern, and below another lock.
 ///
 /// # Errors
 ///
@@ -109,21 +65,51 @@ where
     Ok(value.to_string().parse().ok().or(Some(id)))
 }
 
-/// A boxed future.
+/// Returns a boxed future.
 #[must_use]
 #[run_once(key = "boxed", keep = KEEP)]
 pub fn boxed(id: u64) -> futures_util::future::BoxFuture<'static, Result<u64, LockError>> {
     Box::pin(async move { Ok(id) })
 }
 
+/// Returns a response of any type.
+#[run_once(key = "any:{id}", keep = KEEP, fingerprint = body)]
+pub async fn any(id: u64, body: String) -> impl IntoResponse {
+    if id == 0 {
+        return (axum::http::StatusCode::NOT_FOUND, body);
+    }
+    tokio::task::yield_now().await;
+    (axum::http::StatusCode::OK, body)
+}
+
+/// Returns a response of any type, or an error.
+///
+/// # Errors
+///
+/// If the lock fails.
+#[run_once(key = "any:{id}", keep = KEEP, on_drop = cancel)]
+pub async fn any_in_result(id: &u64) -> Result<impl IntoResponse, LockError> {
+    Ok(id.to_string())
+}
+
+/// Returns a response of poem, or an error.
+///
+/// # Errors
+///
+/// If the lock fails.
+#[run_once(key = "poem", keep = KEEP)]
+pub async fn poem() -> Result<poem::Response, poem::Error> {
+    Ok(poem::IntoResponse::into_response("text"))
+}
+
 fn assert_send<T: Send>(_: T) {}
 
-/// The futures can be spawned.
-pub fn spawned(service: Service) {
+/// All futures but that of `cancels` can be spawned.
+pub fn spawned(service: Service, id: &u64) {
     assert_send(Arc::new(service).all(1, String::new()));
-    assert_send(whole());
-    assert_send(in_result(true));
-    assert_send(in_result_of_a_dropped_body());
     assert_send(generic((1, "2")));
     assert_send(boxed(1));
+    assert_send(any(1, String::new()));
+    assert_send(any_in_result(id));
+    assert_send(poem());
 }

@@ -1,20 +1,45 @@
 //! Methods of traits, and generic functions.
 
 use async_trait::async_trait;
-use lock_core::{LockError, distributed_lock};
-use std::fmt::Display;
-use std::rc::Rc;
+use lock_core::{LockError, LockManager, distributed_lock};
+use std::{fmt::Display, rc::Rc};
 
-// A fn pointer and a trait bound on the function item.
-#[distributed_lock(key = "n:{n}")]
-async fn handler(n: u64) -> Result<u64, LockError> {
-    Ok(n)
+// Generic functions.
+#[distributed_lock(key = "of:{id}")]
+async fn generic<'a, I, T, const N: usize>(id: I, items: &'a [T; N]) -> Result<&'a T, LockError>
+where
+    I: Display + Clone,
+    T: Sync + 'a,
+{
+    let _ = id.clone();
+    items.first().ok_or(LockError::NotConfigured)
 }
-async fn call<F: AsyncFn(u64) -> Result<u64, LockError>>(f: F) -> Result<u64, LockError> {
+
+#[distributed_lock(key = "of:{id}")]
+async fn impl_trait_arguments(id: impl Display + Send, then: impl AsyncFnOnce(u8) -> u8) -> Result<u8, LockError> {
+    eprintln!("{id}");
+    Ok(then(1).await)
+}
+
+#[distributed_lock(key = "n")]
+async fn closures_for_all_lifetimes<F>(act: F) -> Result<usize, LockError>
+where
+    F: for<'a> Fn(&'a str) -> &'a str,
+{
+    Ok(act("x").len())
+}
+
+async fn call<F: AsyncFn(usize) -> Result<usize, LockError>>(f: F) -> Result<usize, LockError> {
     f(1).await
 }
-async fn use_it() -> Result<u64, LockError> {
-    call(handler).await
+
+#[distributed_lock(key = "n:{n}")]
+async fn passed_as_a_function(n: usize) -> Result<usize, LockError> {
+    Ok(n)
+}
+
+async fn passes_it() -> Result<usize, LockError> {
+    call(passed_as_a_function).await
 }
 
 // Associated items and const parameters in the key.
@@ -36,32 +61,39 @@ impl<T: Named, const N: usize> Pool<T, N> {
     }
 }
 
-// Async trait inside.
-#[distributed_lock(key = "outer")]
-async fn outer() -> Result<u64, LockError> {
-    struct Local;
-    #[async_trait]
-    trait Store {
-        async fn load(&self, id: u64) -> u64;
+// Async functions in traits.
+#[allow(async_fn_in_trait)]
+trait Native {
+    type Item: Default;
+    async fn load(&self, id: u64) -> Result<Self::Item, LockError>;
+    #[distributed_lock(key = "store:{id}")]
+    async fn save(&mut self, id: u64) -> Result<Self::Item, LockError> {
+        self.load(id).await
     }
-    #[async_trait]
-    impl Store for Local {
-        async fn load(&self, id: u64) -> u64 {
-            id
-        }
-    }
-    Ok(Local.load(1).await)
 }
 
-// Async trait outside.
-struct Path<T>(T);
 struct Memory {
     id: u64,
-    locks: lock_core::LockManager,
+    shared: Rc<u64>,
+}
+
+impl Native for Memory {
+    type Item = String;
+    #[distributed_lock(key = "store:{id}")]
+    async fn load(&self, id: u64) -> Result<Self::Item, LockError> {
+        Ok(id.to_string())
+    }
+}
+
+// The macro `async_trait`.
+struct Path<T>(T);
+struct Table {
+    id: u64,
+    locks: LockManager,
 }
 
 #[async_trait]
-trait Store {
+trait Boxed {
     async fn load(&self, id: u64) -> Result<String, LockError>;
     #[distributed_lock(key = "store:{id}")]
     async fn twice(&self, id: u64) -> Result<String, LockError>
@@ -75,7 +107,7 @@ trait Store {
 }
 
 #[async_trait]
-impl Store for Memory {
+impl Boxed for Table {
     #[distributed_lock(key = "store:{id}:{self.id}", locks = self.locks)]
     async fn load(&self, id: u64) -> Result<String, LockError> {
         if id > 3 {
@@ -95,77 +127,17 @@ impl Store for Memory {
     }
 }
 
-// Async trait without send.
-struct MemoryAsyncTraitWithoutSend {
-    id: Rc<u64>,
-}
-
 #[async_trait(?Send)]
-trait StoreAsyncTraitWithoutSend {
+trait NotSend {
     async fn load(&self, id: u64) -> Result<Rc<u64>, LockError>;
 }
 
 #[async_trait(?Send)]
-impl StoreAsyncTraitWithoutSend for MemoryAsyncTraitWithoutSend {
+impl NotSend for Memory {
     #[distributed_lock(key = "store:{id}:{self.id}")]
     async fn load(&self, id: u64) -> Result<Rc<u64>, LockError> {
-        let shared = Rc::clone(&self.id);
+        let shared = Rc::clone(&self.shared);
         tokio::task::yield_now().await;
-        if id > 3 {
-            return Ok(shared);
-        }
-        Ok(Rc::clone(&self.id))
+        Ok(shared)
     }
-}
-
-// Generic functions.
-#[distributed_lock(key = "of:{id}")]
-async fn generic_functions<'a, I, T, const N: usize>(id: I, items: &'a [T; N]) -> Result<&'a T, LockError>
-where
-    I: Display + Clone,
-    T: Sync + 'a,
-{
-    let _ = id.clone();
-    items.first().ok_or(LockError::NotConfigured)
-}
-
-// Impl trait arguments.
-#[distributed_lock(key = "of:{id}")]
-async fn impl_trait_arguments(id: impl Display + Send, then: impl AsyncFnOnce(u8) -> u8) -> Result<u8, LockError> {
-    eprintln!("{id}");
-    Ok(then(1).await)
-}
-
-// Native async traits.
-#[allow(async_fn_in_trait)]
-trait StoreNativeAsyncTraits {
-    type Item: Default;
-    async fn load(&self, id: u64) -> Result<Self::Item, LockError>;
-    #[distributed_lock(key = "store:{id}")]
-    async fn save(&mut self, id: u64) -> Result<Self::Item, LockError> {
-        self.load(id).await
-    }
-}
-
-struct MemoryNativeAsyncTraits;
-
-impl StoreNativeAsyncTraits for MemoryNativeAsyncTraits {
-    type Item = String;
-    #[distributed_lock(key = "store:{id}")]
-    async fn load(&self, id: u64) -> Result<Self::Item, LockError> {
-        Ok(id.to_string())
-    }
-}
-
-// Trait objects and higher ranked closures.
-#[distributed_lock(key = "n")]
-async fn trait_objects_and_higher_ranked_closures(act: &(dyn Fn(&str) -> &str + Sync), text: &str) -> Result<String, LockError> {
-    Ok(act(text).to_owned())
-}
-#[distributed_lock(key = "n")]
-async fn trait_objects_and_higher_ranked_closures_g<F>(act: F) -> Result<usize, LockError>
-where
-    F: for<'a> Fn(&'a str) -> &'a str,
-{
-    Ok(act("x").len())
 }

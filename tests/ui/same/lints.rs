@@ -5,9 +5,6 @@
 use lock_core::{LockError, distributed_lock};
 
 #[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
-async fn a_comparison_that_is_useless(n: u64) -> Result<u64, LockError> { if n < 0 { return Ok(1); } Ok(n) }
-
-#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
 #[deprecated]
 async fn a_deprecated_function(n: u64) -> Result<u64, LockError> { Ok(n) }
 async fn calls_it() { let _ = a_deprecated_function(1).await; }
@@ -32,9 +29,6 @@ async fn a_short_body_in_braces(n: u64) -> Result<u64, LockError> {
 async fn an_assignment_that_is_never_read(n: u64, mut x: u64) -> Result<u64, LockError> { x = 5; Ok(n) }
 
 #[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
-async fn an_assignment_that_is_never_read_again(n: u64, mut x: u64) -> Result<u64, LockError> { let y = x; x = y; Ok(n) }
-
-#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
 async fn a_function_that_is_called(n: u64) -> Result<u64, LockError> { Ok(n) }
 async fn ignores_the_future() { a_function_that_is_called(1); }
 async fn ignores_the_result() { a_function_that_is_called(1).await; }
@@ -50,13 +44,6 @@ impl S {
     #[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
     async fn an_unused_mut_self(mut self, n: u64) -> Result<u64, LockError> { Ok(n) }
 }
-
-#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
-async fn an_unused_must_use_in_the_body(n: u64) -> Result<u64, LockError> { fails(); Ok(n) }
-fn fails() -> Result<u8, u8> { Ok(1) }
-
-#[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
-async fn an_unused_mut(n: u64) -> Result<u64, LockError> { let mut x = n; Ok(x) }
 
 #[cfg_attr(not(plain), distributed_lock(key = "order:{n}"))]
 async fn an_unused_mut_in_a_pattern(n: u64, (mut x, _): (u64, u64)) -> Result<u64, LockError> { Ok(n + x) }

@@ -1,4 +1,4 @@
-//! A dozen functions that call each other, spawned: within the compiler's recursion limit of 128.
+//! A dozen functions that call each other, and are spawned. The compiler must stay within its recursion limit of 128.
 
 use lock_core::{LockError, distributed_lock, run_once};
 
@@ -32,7 +32,7 @@ pub mod locked {
     dozen!(distributed_lock(key = "k"), f1, f2 f3 f4 f5 f6 f7 f8 f9 f10 f11 f12);
 }
 
-/// Bodies that go on.
+/// Bodies that continue without their callers.
 pub mod finishing {
     use super::{LockError, distributed_lock};
     dozen!(distributed_lock(key = "k", on_drop = finish), f1, f2 f3 f4 f5 f6 f7 f8 f9 f10 f11 f12);
@@ -44,7 +44,7 @@ pub mod once {
     dozen!(run_once(key = "k", keep = "1h", on_drop = cancel), f1, f2 f3 f4 f5 f6 f7 f8 f9 f10 f11 f12);
 }
 
-/// Runs that go on.
+/// Runs that continue without their callers.
 pub mod once_finishing {
     use super::{LockError, run_once};
     dozen!(run_once(key = "k", keep = "1h"), f1, f2 f3 f4 f5 f6 f7 f8 f9 f10 f11 f12);

@@ -1,4 +1,4 @@
-//! Visibility docs and must use stay.
+//! Visibility, documentation, and attributes that stay on the function.
 
 use lock_core::{LockError, distributed_lock};
 

@@ -1,6 +1,4 @@
-//! A fingerprint that is a literal, and so the same for each request.
-// error: a fingerprint must be a value: write `fingerprint = cents`
-// at: "{cents}"
+//! Fingerprints that are literals, and thus the same for each request.
 // error: a fingerprint must be a value: write `fingerprint = card.number`
 // at: "card {{}} {card.number:>8}"
 // error: a fingerprint must be a value: write `fingerprint = (&user, &cents)`
@@ -13,11 +11,6 @@ use lock_core::{LockError, run_once};
 
 pub struct Card {
     number: u64,
-}
-
-#[run_once(key = "k", keep = "1h", fingerprint = "{cents}")]
-pub async fn one(cents: u64) -> Result<u64, LockError> {
-    Ok(cents)
 }
 
 #[run_once(key = "k", keep = "1h", fingerprint = "card {{}} {card.number:>8}")]

@@ -1,4 +1,4 @@
-//! What `assert_held!` refuses in a literal, as everywhere.
+//! Literals that `assert_held!` refuses.
 // error: two values touch
 // at: "order:{id}{id}"
 // error: expected string literal

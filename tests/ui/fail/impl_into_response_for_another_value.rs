@@ -1,4 +1,4 @@
-//! Impl into response of a value that is none.
+//! `impl IntoResponse` for a value that does not implement it.
 // error: the trait bound `Mine: IntoResponse` is not satisfied
 // at: IntoResponse
 
