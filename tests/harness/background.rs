@@ -1,4 +1,4 @@
-//! A separate runtime for tasks that must go on while the test's runtime is stalled, paused or gone.
+//! A separate runtime for tasks that must continue while the test's runtime is stalled, paused or gone.
 
 use tokio::runtime::{Builder, Handle, Runtime};
 

@@ -1,4 +1,4 @@
-//! Certificates for servers and clients, made anew for each test, so that no certificate in the repository can expire.
+//! Certificates for servers and clients. Each test makes its own, so no certificate in the repository can expire.
 
 use std::{fs, path::Path};
 
@@ -26,9 +26,9 @@ pub struct KeyAndCertificate {
 /// The flaw of a server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// It is for another host.
+    /// The certificate is for another host.
     WrongName,
-    /// It ended years ago.
+    /// The certificate expired years ago.
     Expired,
 }
 
@@ -71,7 +71,7 @@ impl Certificates {
         issue(&self.authority, &parameters)
     }
 
-    /// Writes what a server needs: its certificate, its key, and the authority of its clients.
+    /// Writes the files that a server needs: its certificate, its key, and the authority of its clients.
     pub(crate) fn write(&self, folder: &Path) -> [std::path::PathBuf; 3] {
         let files = [
             ("server.pem", &self.server.certificate),

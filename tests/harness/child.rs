@@ -1,4 +1,4 @@
-//! Child processes that never outlive the test, however it ends.
+//! Child processes that end with the test, however it ends.
 
 use std::{
     env,
@@ -11,8 +11,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A child process, killed by its own id when this is dropped, and by the kernel when the test
-/// process dies.
+/// A child process, killed when this is dropped, and by the kernel when the test process dies.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
     child: Child,
@@ -43,7 +42,7 @@ impl ChildProcess {
         kill_process(pid, signal).expect("a signal to a child that ended already");
     }
 
-    /// The exit status, if it ended.
+    /// Returns the exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the child is ours")
     }
@@ -66,17 +65,17 @@ impl Drop for ChildProcess {
     }
 }
 
-/// A command for `program`; the process that it starts dies with this one.
+/// Returns a command for `program`, which must be installed. The process that it starts dies with this one.
 ///
 /// `setpriv` sets the death signal. `env` lets ctrl-c end the program even if this process was started
-/// with ctrl-c ignored (in a shell's background). Each becomes the next program by `exec`, so the
+/// with ctrl-c ignored (in a shell's background). Each is replaced by the next program (`exec`), so the
 /// process id stays the same, and no unsafe code is needed here.
 pub(crate) fn command(program: &str, package: &str) -> Command {
     require(program, package);
     command_with(&[], program)
 }
 
-/// A [`command`] with further options of `setpriv`, as for the user that runs the program.
+/// Returns a [`command`] with further options of `setpriv`, for example for the user that runs the program.
 pub(crate) fn command_with(options: &[&str], program: impl AsRef<OsStr>) -> Command {
     require("setpriv", "util-linux");
     let mut command = Command::new("setpriv");
@@ -105,8 +104,8 @@ struct Order {
     reply: mpsc::SyncSender<io::Result<Child>>,
 }
 
-/// Starts all children from one thread that never ends. The kernel ties a child to the *thread* that
-/// started it, and the test runner ends a thread with each test.
+/// Returns the queue of the thread that starts all children, and never ends. The kernel ties a child to the *thread* that started
+/// it, and the test runner ends a thread with each test.
 fn spawner() -> &'static mpsc::Sender<Order> {
     static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     SPAWNER.get_or_init(|| {
@@ -115,29 +114,11 @@ fn spawner() -> &'static mpsc::Sender<Order> {
             .name("spawner".to_owned())
             .spawn(move || {
                 for mut order in queue {
-                    // No receiver is left for the reply if the test was torn down meanwhile.
+                    // If the test was torn down meanwhile, the reply has no receiver.
                     order.reply.send(order.command.spawn()).ok();
                 }
             })
             .expect("one more thread");
         orders
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_looked_up_in_the_folders_of_the_path_alone() {
-        assert!(is_installed("sh", OsStr::new("/nowhere:/bin")));
-        assert!(!is_installed("sh", OsStr::new("/nowhere")));
-        assert!(!is_installed("sh", OsStr::new("")));
-    }
-
-    #[test]
-    #[should_panic(expected = "`no-such-server` is not installed: run tests/run")]
-    fn a_missing_program_is_one_line_that_says_what_to_do() {
-        command("no-such-server", "no-such-package");
-    }
 }

@@ -1,14 +1,14 @@
-//! A server's wall clock that a test can set.
+//! The wall clock of a server, set by a test.
 
 use std::{fs::File, os::unix::fs::FileExt, path::PathBuf, time::Duration};
 
 use crate::preload::Preload;
 
-/// The name of the file that says how the clock is set.
+/// The name of the file with the current shift.
 const SHIFT: &str = "shift";
 
-/// The time by which the wall clock of a server is ahead or behind, or at which it stands; see
-/// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
+/// A wall clock that is right, ahead, behind or stopped. Servers that are started with
+/// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock) read it.
 #[derive(Debug)]
 pub struct ShiftedClock {
     preload: Preload,
@@ -16,7 +16,7 @@ pub struct ShiftedClock {
 }
 
 impl ShiftedClock {
-    /// Makes one that is right, for now.
+    /// Makes a clock that is right at first.
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
         let preload = Preload::compile("clock/shift.c");
@@ -26,12 +26,12 @@ impl ShiftedClock {
         clock
     }
 
-    /// Sets it ahead of the right time.
+    /// Sets it ahead of the right time by this much.
     pub fn set_ahead(&self, by: Duration) {
         self.write(i128::try_from(by.as_micros()).expect("a span of time"));
     }
 
-    /// Sets it behind the right time.
+    /// Sets it behind the right time by this much.
     pub fn set_back(&self, by: Duration) {
         self.write(-i128::try_from(by.as_micros()).expect("a span of time"));
     }
@@ -41,12 +41,12 @@ impl ShiftedClock {
         self.write(0);
     }
 
-    /// Stops it at this time after 1970, until it is set again.
+    /// Stops it at this time since 1970, until it is set again.
     pub fn stop_at(&self, since_epoch: Duration) {
         self.write_text(&format!("={:030}", since_epoch.as_micros()));
     }
 
-    /// The environment variables that a server is to be started with.
+    /// Returns the environment variables for a server that uses it.
     pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
             ("LD_PRELOAD", self.preload.library()),
@@ -58,7 +58,7 @@ impl ShiftedClock {
         self.write_text(&format!("{micros:+031}"));
     }
 
-    /// Each text has the same length, and the file is never emptied, so the server reads one of them whole.
+    /// All texts have the same length, and the file is never emptied, so the server always reads a whole one.
     fn write_text(&self, text: &str) {
         let written = self.file.write_all_at(text.as_bytes(), 0);
         written.expect("a file in the temporary folder");

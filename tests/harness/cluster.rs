@@ -22,15 +22,15 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Three masters with a third of the slots each, and a replica for each of them; all end when this is dropped.
 ///
-/// A node that does not answer for a second is taken for dead, and its replica takes over. The methods block, those that
-/// wait for the nodes for seconds.
+/// A node that does not answer for a second is considered dead, and its replica takes over. The methods block, some of them for
+/// seconds.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<RedisServer>,
     options: ClusterBuilder,
 }
 
-/// How a [`Cluster`] is to be started.
+/// The settings of a [`Cluster`] that is to be started.
 #[derive(Debug, Clone)]
 #[must_use = "a builder starts nothing by itself"]
 pub struct ClusterBuilder {
@@ -71,13 +71,13 @@ impl ClusterBuilder {
         self
     }
 
-    /// Adds a node that has no slots; the last one of all.
+    /// Adds a node without slots, as the last one.
     pub fn with_a_spare(mut self) -> Self {
         self.spares = 1;
         self
     }
 
-    /// Has all nodes ask clients for a password.
+    /// Makes all nodes ask clients for a password.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
@@ -89,7 +89,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Has the nodes talk to each other and to clients through TLS. The harness itself still connects without TLS.
+    /// Makes the nodes use TLS among themselves and with clients. The harness itself still connects without TLS.
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
         self
@@ -140,12 +140,12 @@ impl ClusterBuilder {
 }
 
 impl Cluster {
-    /// Starts one of the distribution's servers, and waits until it serves all slots and the replicas have all data.
+    /// Starts a cluster with the defaults: the distribution's servers, three masters and three replicas, no password.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// [`start`](Self::start) with servers of another kind.
+    /// Starts a cluster with the defaults, of servers of another kind.
     pub fn of(kind: Kind) -> Self {
         Self::builder().kind(kind).start()
     }
@@ -181,7 +181,7 @@ impl Cluster {
         self.whole();
     }
 
-    /// Waits until nothing is missing: all nodes serve all slots and know the same masters, and each has a replica with all
+    /// Waits until nothing is missing: all nodes serve all slots and know the same masters, and each master has a replica with all
     /// its data.
     pub fn whole(&self) {
         eventually_blocking(SOON, "a cluster with all its replicas", || {
@@ -202,7 +202,7 @@ impl Cluster {
         });
     }
 
-    /// Has the replica of the master that has a key take the master's place, and waits until nothing is missing.
+    /// Makes the replica of a key's master take the master's place, and waits until nothing is missing.
     pub fn switch(&self, key: &str) {
         let master = self.node_of(key);
         self.replica_of(key).cli(&["CLUSTER", "FAILOVER"]);
@@ -212,21 +212,21 @@ impl Cluster {
 
     /// Keeps writes to the master of a key from its replica from now on.
     ///
-    /// The replica is stopped and its connection closed: otherwise it would read the writes from the connection when it goes on.
+    /// The replica is stopped and its connection closed: otherwise it would read the writes from the connection after the stop.
     pub fn cut_replica_of(&self, key: &str) {
         self.replica_of(key).stop();
         self.node_of(key)
             .cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// Lets all running nodes go on, after [`cut_replica_of`](Self::cut_replica_of).
+    /// Resumes all running nodes, after [`cut_replica_of`](Self::cut_replica_of).
     pub fn cont(&self) {
         for node in self.running() {
             node.cont();
         }
     }
 
-    /// Returns what moves a slot to another master, step by step.
+    /// Prepares the migration of a slot to another master, which goes step by step.
     pub fn migration<'a>(&'a self, slot: u16, target: &'a RedisServer) -> Migration<'a> {
         Migration::new(self, slot, target)
     }
@@ -236,7 +236,7 @@ impl Cluster {
         self.node_of_slot(slot_of(key))
     }
 
-    /// Returns the master that has a slot, as the nodes that answer say.
+    /// Returns the master that has a slot, according to the nodes that answer.
     pub fn node_of_slot(&self, slot: u16) -> &RedisServer {
         let mut master = None;
         eventually_blocking(SOON, "the slot has a master", || {
@@ -267,7 +267,7 @@ impl Cluster {
         masters
     }
 
-    /// Returns all nodes, whatever each of them is now; the first three were the masters.
+    /// Returns all nodes, whatever their roles are now. The first ones were the masters at the start.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
@@ -326,14 +326,14 @@ impl Cluster {
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             master.cli(&words);
         }
-        // A spare node is left over.
+        // A spare node stays without a master.
         let replicas = replicas.iter().take(self.options.replicas * masters.len());
         for (master, replica) in masters.iter().zip(replicas) {
             replica.cli(&["CLUSTER", "REPLICATE", &id(master)]);
         }
     }
 
-    /// The servers on the ports in the first reply of a node that names any.
+    /// Returns the servers on the ports in the first view that names any.
     fn masters_by<P: IntoIterator<Item = u16>>(
         &self,
         ports: impl Fn(&View) -> P,
@@ -354,7 +354,7 @@ impl Cluster {
     }
 }
 
-/// The slots of master `number` of `masters` at the start.
+/// Returns the slots that master `number` of `masters` has at the start.
 fn share(number: usize, masters: usize) -> RangeInclusive<u16> {
     let edge = |number: usize| {
         let slots = usize::from(*SLOTS.end()) + 1;
@@ -367,13 +367,13 @@ fn id(node: &RedisServer) -> String {
     redis::from_redis_value(node.cli(&["CLUSTER", "MYID"])).expect("text")
 }
 
-/// Whether the node itself says that it serves: it may know the masters and not serve yet.
+/// Returns whether the node itself reports that it serves. It may know the masters before it does.
 fn serves(node: &RedisServer) -> bool {
     let state = text(node, &["CLUSTER", "INFO"]);
     state.is_some_and(|state| state.contains("cluster_state:ok\r\n"))
 }
 
-/// Whether the node is connected to its master, or to its replica.
+/// Returns whether the node is connected to its master, or to its replica.
 fn is_up_to_date(node: &RedisServer) -> bool {
     let Some(state) = text(node, &["INFO", "replication"]) else {
         return false;
@@ -388,17 +388,4 @@ fn is_up_to_date(node: &RedisServer) -> bool {
 fn text(node: &RedisServer, command: &[&str]) -> Option<String> {
     let reply = node.probe(command).ok()?;
     redis::from_redis_value(reply).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_shares_of_the_masters_are_all_slots_once() {
-        let all: Vec<u16> = (0..MASTERS)
-            .flat_map(|number| share(number, MASTERS))
-            .collect();
-        assert_eq!(all, SLOTS.collect::<Vec<u16>>());
-    }
 }

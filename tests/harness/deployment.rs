@@ -1,4 +1,4 @@
-//! The servers behind one url, of whatever kind, for a test that runs unchanged on all of them.
+//! The servers behind one url, of any kind, for tests that run unchanged on all kinds.
 
 use std::{
     collections::BTreeSet,
@@ -18,18 +18,18 @@ use crate::{
     stand_in::{Refuses, StandIn},
 };
 
-/// A server, sentinels with the servers that they watch, a cluster, or the table inside this process; all of it ends when this is
+/// A server, sentinels with the servers that they watch, a cluster, or the table inside this process. All of it ends when this is
 /// dropped.
 ///
-/// Its methods ask the server that has the key, as a client with all rights. They block.
+/// The methods ask the server that has the key, as a client with all rights. They block.
 #[derive(Debug)]
 pub struct Deployment {
     servers: Servers,
-    // Names the user of the clients, if it is not the user that `servers` has by itself.
+    // The url for clients, if it differs from that of the servers.
     url: Option<String>,
     // A certificate in PEM.
     authority: Option<String>,
-    // In front of the server; kept for its tasks.
+    // The endpoint in front of the server, kept for its tasks.
     _endpoint: Option<StandIn>,
     waiting: Waiting,
     runs_scripts: bool,
@@ -40,14 +40,14 @@ enum Servers {
     Single(RedisServer),
     Sentinels(Sentinels),
     Cluster(Cluster),
-    /// All who lock in this process share one manager, since each has a table of its own.
+    /// One manager for all clients, since each manager has a table of its own.
     Memory(LockManager),
 }
 
-/// How a client that waits for a lock learns that it is its turn.
+/// The way in which a waiting client learns that it has the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// It stands in a queue on the server, and the server notifies it.
+    /// It has a place in a queue on the server, and the server notifies it.
     InLine,
     /// It polls, because it may not run scripts.
     Polling,
@@ -72,7 +72,7 @@ impl From<Cluster> for Deployment {
 }
 
 impl Deployment {
-    /// A single server with this user for its clients; the user may run scripts.
+    /// Makes a deployment of a single server with this user for its clients. The user may run scripts.
     pub fn for_user(server: RedisServer, name: &str, password: &str) -> Self {
         let url = server.url_as(name, password);
         Self {
@@ -81,7 +81,7 @@ impl Deployment {
         }
     }
 
-    /// A single server on which clients may do everything but run scripts.
+    /// Makes a deployment of a single server on which clients may do everything but run scripts.
     pub fn without_scripts(server: RedisServer) -> Self {
         server.add_user_without_scripts();
         Self {
@@ -91,7 +91,7 @@ impl Deployment {
         }
     }
 
-    /// A single server that runs scripts by their text only: its provider took `EVALSHA` away.
+    /// Starts a single server that runs scripts only by their text, because its provider removed `EVALSHA`.
     pub fn without_evalsha() -> Self {
         let server = RedisServer::builder().without_command("EVALSHA");
         Self {
@@ -101,12 +101,12 @@ impl Deployment {
         }
     }
 
-    /// The table inside this process, as `memory://`. It has no keys for other clients: what is asked of them is answered by the manager.
+    /// Makes a deployment of the table inside this process, `memory://`. Its manager answers the questions about keys.
     pub fn in_memory() -> Self {
         Self::of(Servers::Memory(LockManager::in_memory()))
     }
 
-    /// Returns the manager of those who lock inside this process alone.
+    /// Returns the manager of the table inside this process, if that is the deployment.
     pub fn memory(&self) -> Option<&LockManager> {
         match &self.servers {
             Servers::Memory(locks) => Some(locks),
@@ -114,7 +114,7 @@ impl Deployment {
         }
     }
 
-    /// An endpoint that refuses requests with keys of different slots, as one in front of several shards does.
+    /// Starts an endpoint that refuses requests with keys of different slots, as one in front of several shards does.
     pub fn sharded() -> Self {
         let server = RedisServer::start();
         let endpoint = StandIn::start(server.port(), Refuses::OtherSlots);
@@ -125,7 +125,7 @@ impl Deployment {
         }
     }
 
-    /// A server that refuses keys that a script uses without declaring them.
+    /// Starts a server that refuses keys that a script uses without declaring them.
     pub fn of_declared_keys() -> Self {
         let server = RedisServer::start();
         let endpoint = StandIn::start(server.port(), Refuses::UndeclaredKeys);
@@ -136,7 +136,7 @@ impl Deployment {
         }
     }
 
-    /// A single server that clients reach through TLS, with the authority of these certificates.
+    /// Makes a deployment of a single server that clients reach through TLS, with the authority of these certificates.
     pub fn over_tls(server: RedisServer, certificates: &Certificates) -> Self {
         let url = server.tls_url();
         Self {
@@ -145,14 +145,14 @@ impl Deployment {
         }
     }
 
-    /// The same deployment, marked as one with these certificates on its servers.
-    #[must_use = "it is another one"]
+    /// Tells clients to trust the authority of these certificates.
+    #[must_use = "returns the changed deployment"]
     pub fn trusting(self, certificates: &Certificates) -> Self {
         let authority = Some(certificates.authority());
         Self { authority, ..self }
     }
 
-    /// Returns the authority that clients are to trust, where there is TLS.
+    /// Returns the authority that clients must trust, if the servers use TLS.
     pub fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
@@ -168,7 +168,7 @@ impl Deployment {
         }
     }
 
-    /// Reads a string key. In memory, names the holder.
+    /// Returns the value of a string key, or the name of the holder in memory.
     pub fn get(&self, key: &str) -> Option<String> {
         if let Some(locks) = self.memory() {
             return seen(locks, key).map(|info| info.holder.to_string());
@@ -200,7 +200,7 @@ impl Deployment {
         self.server_of(key).cli(&["DEL", key]);
     }
 
-    /// Lists the keys that match a glob pattern, on all servers that have some of them, in order.
+    /// Returns the keys that match a glob pattern, from all servers, in order.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
         let primaries = self.primaries().into_iter();
         let keys: BTreeSet<String> = primaries.flat_map(|server| server.keys(pattern)).collect();
@@ -246,8 +246,8 @@ impl Deployment {
         primaries.map(|server| server.calls(command)).sum()
     }
 
-    /// The same deployment, marked as one that notifies no waiter: a cluster of servers without sharded pub/sub.
-    #[must_use = "it is another one"]
+    /// Marks the deployment as one that notifies no waiter, like a cluster of servers without sharded pub/sub.
+    #[must_use = "returns the changed deployment"]
     pub fn without_messages(self) -> Self {
         let waiting = Waiting::Polling;
         Self { waiting, ..self }
@@ -258,7 +258,7 @@ impl Deployment {
         self.runs_scripts
     }
 
-    /// Returns the command that notifies a waiter of its grant; `None` where waiters poll.
+    /// Returns the command that notifies a waiter of its grant; `None` if waiters poll.
     pub fn grants_by(&self) -> Option<&'static str> {
         match (self.waiting, &self.servers) {
             (Waiting::Polling, _) | (_, Servers::Memory(_)) => None,
@@ -267,7 +267,7 @@ impl Deployment {
         }
     }
 
-    /// Returns whether a client that waits stands in a queue; else it polls.
+    /// Returns whether waiting clients have places in a queue. If not, they poll.
     pub fn has_lines(&self) -> bool {
         self.waiting == Waiting::InLine
     }
@@ -280,7 +280,7 @@ impl Deployment {
         self.has_beside(key, "waiters")
     }
 
-    /// Returns whether such a client has checked its place lately.
+    /// Returns whether a client has recently checked its place in the queue of a key.
     pub fn has_a_check(&self, key: &str) -> bool {
         self.has_beside(key, "beats")
     }
@@ -310,7 +310,7 @@ impl Deployment {
         }
     }
 
-    /// Waits until another server has taken over from the killed one; a single server is started again, empty.
+    /// Waits until another server has taken over from the killed one; a single server is restarted, empty.
     pub fn failed_over(&self, killed: &RedisServer) {
         match &self.servers {
             Servers::Single(server) => server.restart(),
@@ -320,7 +320,7 @@ impl Deployment {
         }
     }
 
-    /// Starts a killed server again as a replica of the one that took over, and waits until nothing is missing.
+    /// Restarts a killed server as a replica of the one that took over, and waits until nothing is missing.
     pub fn rejoin(&self, killed: &RedisServer) {
         match &self.servers {
             Servers::Single(_) | Servers::Memory(_) => {}
@@ -341,7 +341,7 @@ impl Deployment {
         replicas.all(|replica| !replica.keys(key).is_empty())
     }
 
-    /// Keeps writes from now on from each server that may take over from the server of a key.
+    /// Withholds further writes from each server that may take over from the server of a key.
     pub fn cut_replicas_of(&self, key: &str) {
         match &self.servers {
             Servers::Single(_) | Servers::Memory(_) => {}
@@ -350,7 +350,7 @@ impl Deployment {
         }
     }
 
-    /// Lets the replicas go on; they cannot take over before this call.
+    /// Resumes the replicas, which cannot take over before this call.
     pub fn cont_replicas(&self) {
         match &self.servers {
             Servers::Single(_) | Servers::Memory(_) => {}
@@ -391,20 +391,20 @@ impl Deployment {
 }
 
 fn no_server() -> ! {
-    panic!("what is in memory has no server")
+    panic!("a table in memory has no server")
 }
 
-/// The name of the lock that has a key.
+/// Returns the name of the lock that has a key.
 fn name_of(key: &str) -> &str {
     key.strip_prefix("lock:").expect("the key of a lock")
 }
 
-/// Returns what the manager in memory says of a key.
+/// Returns the state of a key, according to the manager in memory.
 fn seen(locks: &LockManager, key: &str) -> Option<LockInfo> {
     at_once(locks.inspect(name_of(key))).expect("it is there")
 }
 
-/// Returns the result of a future that waits for nothing.
+/// Returns the result of a future that is ready at its first poll.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -1,35 +1,27 @@
-//! Tells whether a value was dropped, as the values of a body are when the body is cancelled.
+//! Observes whether a value was dropped, as the values of a body are when the body is cancelled.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Weak};
 
-/// A value that records that it was dropped.
+/// A value that a test moves into a body.
 #[derive(Debug)]
-pub struct DropFlag(Arc<AtomicBool>);
+pub struct DropFlag(#[expect(dead_code, reason = "kept for its drop")] Arc<()>);
 
-/// Tells whether its flag was dropped.
+/// The observer of a [`DropFlag`].
 #[derive(Debug)]
-pub struct Dropped(Arc<AtomicBool>);
+pub struct Dropped(Weak<()>);
 
 impl DropFlag {
     /// Returns a flag, and its observer.
     pub fn new() -> (Self, Dropped) {
-        let dropped = Arc::new(AtomicBool::new(false));
-        (Self(dropped.clone()), Dropped(dropped))
-    }
-}
-
-impl Drop for DropFlag {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
+        let alive = Arc::new(());
+        let dropped = Dropped(Arc::downgrade(&alive));
+        (Self(alive), dropped)
     }
 }
 
 impl Dropped {
     /// Returns whether the flag was dropped.
     pub fn is_true(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.0.strong_count() == 0
     }
 }

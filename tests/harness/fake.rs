@@ -1,4 +1,4 @@
-//! Servers that answer otherwise than a client expects.
+//! Servers whose replies a test decides.
 
 use std::{io, net::TcpListener, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     resp::{self, Malformed},
 };
 
-/// A server on a port of its own that answers every request as a test likes.
+/// A server on a port of its own whose replies a closure decides.
 #[derive(Debug)]
 pub struct FakeServer {
     port: u16,
@@ -28,14 +28,14 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// Sends these bytes and closes the connection.
     Last(Vec<u8>),
-    /// Sends nothing, and goes on reading.
+    /// Sends nothing, and continues to read.
     Silence,
     /// Closes the connection.
     HangUp,
 }
 
 impl Reply {
-    /// The reply to a `PING`, which may have a text.
+    /// Makes the reply to a `PING`, which may have a text.
     pub fn pong(request: &[String]) -> Self {
         match request.get(1) {
             Some(text) => Self::Bytes(format!("${}\r\n{text}\r\n", text.len()).into_bytes()),
@@ -43,7 +43,7 @@ impl Reply {
         }
     }
 
-    /// Sends this line, as in `line("-ERR no")` or `line(":1")`.
+    /// Makes a reply of one line, as in `line("-ERR no")` or `line(":1")`.
     pub fn line(line: &str) -> Self {
         Self::Bytes(format!("{line}\r\n").into_bytes())
     }
@@ -52,9 +52,9 @@ impl Reply {
 type Script = dyn Fn(&[String]) -> Reply + Send + Sync;
 
 impl FakeServer {
-    /// Starts a server that answers each request, given as its words, as `script` says.
+    /// Starts a server that passes the words of each request to `script`, and sends the reply that it returns.
     ///
-    /// Input that is not the Redis protocol is passed to `script` as an empty list of words.
+    /// Input that is not the Redis protocol is passed as an empty list of words.
     pub fn start(script: impl Fn(&[String]) -> Reply + Send + Sync + 'static) -> Self {
         let (listener, port) = listen();
         let background = Background::start("fake-server");
@@ -72,13 +72,13 @@ impl FakeServer {
         Self::start(|_| Reply::Silence)
     }
 
-    /// Starts a server that takes every request for bad HTTP.
+    /// Starts a server that answers every request as an HTTP server does.
     pub fn http() -> Self {
         let reply = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         Self::start(|_| Reply::Last(reply.into()))
     }
 
-    /// Starts a server that answers with bytes that mean nothing in any protocol.
+    /// Starts a server that answers with bytes of no protocol.
     pub fn garbage() -> Self {
         Self::start(|_| Reply::Bytes(vec![0, 0xff, 0x17, b'\r', b'\n', 0x80, b'\r', b'\n']))
     }
@@ -106,14 +106,14 @@ async fn accept(listener: TcpListener, script: Arc<Script>) {
         let (client, _) = listener.accept().await.expect("a listening socket");
         let script = Arc::clone(&script);
         tokio::spawn(async move {
-            // An error means that the client went away, which no test checks.
+            // An error means that the client closed the connection, which no test checks.
             answer_all(client, &*script).await.ok();
         });
     }
 }
 
 async fn answer_all(mut client: TcpStream, script: &Script) -> io::Result<()> {
-    // Room for a whole request, since input that is not the protocol is taken as it comes.
+    // Has room for a whole request, since input that is not the protocol is passed on as it was read.
     let mut buffer = Vec::with_capacity(16 << 10);
     while client.read_buf(&mut buffer).await? > 0 {
         while let Some(words) = next_request(&mut buffer) {

@@ -11,7 +11,7 @@ pub struct Forks {
 }
 
 impl Forks {
-    /// Compiles the library that is preloaded.
+    /// Compiles the library that the programs preload.
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
         Self {
@@ -29,12 +29,12 @@ impl Forks {
 
 /// A child of the process that called [`fork`].
 #[derive(Debug)]
-#[must_use = "a child is waited for, or its exit status is lost"]
+#[must_use = "if nothing waits for the child, its exit status is lost"]
 pub struct Child(Pid);
 
-/// Forks a process that was started by [`Forks::spawn`]: once called, it returns twice, with `None` in the child.
+/// Forks the process, which [`Forks::spawn`] must have started. Returns in both processes, with `None` in the child.
 ///
-/// The child has the thread that called, and no other.
+/// The child has only the thread that called this.
 pub fn fork() -> Option<Child> {
     let reply = std::os::unix::fs::chroot("the preloaded library forks");
     let number = reply.err()?.raw_os_error().expect("an error of the system");

@@ -1,4 +1,4 @@
-//! Processes with tasks that take locks again and again, and the history that they write.
+//! Processes whose tasks take locks again and again, and the history that they write.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::{
 pub struct Load {
     /// The keys that are locked, in turn.
     pub keys: Vec<String>,
-    /// How many processes there are, numbered from zero.
+    /// The number of processes.
     pub processes: u32,
-    /// How many tasks each of them has.
+    /// The number of tasks in each process.
     pub tasks: u32,
     /// The ttl of each lease.
     pub ttl: Duration,
-    /// For how long each lock is held.
+    /// The time for which each lock is held.
     pub hold: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Holders {
         }
     }
 
-    /// Waits until each process got some lock this many times after a point in time.
+    /// Waits until each process has got some lock this many times since a point in time.
     #[track_caller]
     pub fn all_get_it(
         &mut self,
@@ -75,7 +75,7 @@ impl Holders {
         within: Duration,
     ) -> impl Future<Output = ()> {
         let numbers = 0..u32::try_from(self.processes.len()).expect("a few");
-        let what = "each process gets the lock so many times";
+        let what = "each process gets enough locks";
         eventually(within, what, async move || {
             let history = self.follower.history();
             numbers
@@ -84,17 +84,17 @@ impl Holders {
         })
     }
 
-    /// Returns what they have done so far.
+    /// Returns the history so far.
     pub fn history(&mut self) -> &History {
         self.follower.history()
     }
 
-    /// Returns the processes, to be stopped and killed.
+    /// Returns the processes, for a test to stop and kill.
     pub fn processes(&mut self) -> &mut [Process] {
         &mut self.processes
     }
 
-    /// Lets each task finish with the lock that it holds, and returns what they have done.
+    /// Lets each task release the lock that it holds, and returns the whole history.
     pub fn stop(mut self) -> History {
         for process in &mut self.processes {
             process.say("stop");

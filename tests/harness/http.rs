@@ -1,4 +1,4 @@
-//! The part of an HTTP client that tests of a handler need.
+//! A minimal HTTP client for tests of handlers.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A request that was sent; dropping it closes the connection while the handler works on the response.
+/// A request that was sent. Dropping it closes the connection, even while the handler works on the response.
 #[derive(Debug)]
 pub struct HttpRequest {
     stream: TcpStream,
@@ -29,7 +29,7 @@ impl HttpRequest {
     ///
     /// # Errors
     ///
-    /// What went wrong on the connection.
+    /// An error of the connection.
     pub async fn send(method: &str, url: &str, json: &str) -> io::Result<Self> {
         Self::send_with(method, url, &[], json).await
     }
@@ -38,7 +38,7 @@ impl HttpRequest {
     ///
     /// # Errors
     ///
-    /// What went wrong on the connection.
+    /// An error of the connection.
     pub async fn send_with(
         method: &str,
         url: &str,
@@ -63,7 +63,7 @@ impl HttpRequest {
     ///
     /// # Errors
     ///
-    /// What went wrong on the connection.
+    /// An error of the connection.
     pub fn reset(self) -> io::Result<()> {
         self.stream.set_zero_linger()
     }
@@ -73,7 +73,7 @@ impl HttpRequest {
     ///
     /// # Errors
     ///
-    /// What went wrong on the connection, or that it ended before the text arrived.
+    /// An error of the connection, or its end before the text.
     pub async fn begins_with(&mut self, text: &str) -> io::Result<()> {
         let mut read = Vec::new();
         while !String::from_utf8_lossy(&read).contains(text) {
@@ -90,7 +90,7 @@ impl HttpRequest {
     /// Returns the bytes that arrive before the connection ends, by a close or a reset.
     pub async fn bytes(mut self) -> Vec<u8> {
         let mut read = Vec::new();
-        // A reset is an end, too.
+        // A reset also ends the bytes.
         self.stream.read_to_end(&mut read).await.ok();
         read
     }
@@ -99,7 +99,7 @@ impl HttpRequest {
     ///
     /// # Errors
     ///
-    /// What went wrong on the connection.
+    /// An error of the connection.
     pub async fn response(self) -> io::Result<HttpResponse> {
         let mut stream = BufReader::new(self.stream);
         let mut head = String::new();
@@ -124,7 +124,7 @@ impl HttpRequest {
     }
 }
 
-/// The number of bytes that follow the head, if the head names it.
+/// Returns the number of bytes that follow the head, if the head names it.
 fn length(head: &str) -> Option<u64> {
     let headers = head.lines().filter_map(|line| line.split_once(':'));
     let mut lengths = headers.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));

@@ -1,17 +1,17 @@
-//! The test harness. A test needs ten things:
+//! The test harness. Tests need ten things:
 //!
-//! | to have | use |
+//! | need | use |
 //! | --- | --- |
 //! | a server | [`RedisServer`], of each [`Kind`]; several are [`Sentinels`] or a [`Cluster`] |
 //! | a claim on servers of any number and kind | [`Deployment`], and `the_suite_on!` in `topologies/servers.rs` |
 //! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`RealProxy`] is `HAProxy` or twemproxy |
-//! | a server that cannot be installed | [`StandIn`], a real one that refuses more; [`FakeServer`] answers as a closure says |
+//! | a server that cannot be installed | [`StandIn`], a real one that refuses more; the replies of [`FakeServer`] come from a closure |
 //! | another process | [`Process`], by lines and signals; [`Holders`] lock all the time, and [`Forks`] may call `fork()` |
-//! | a history | [`mod@history`]: what processes write, and the checkers that find two holders or a token that falls back |
+//! | a history | [`mod@history`]: the events that processes write, and the checkers that find two holders or a token that does not grow |
 //! | another time | [`ShiftedClock`] for a server; for a test, tokio's paused clock |
 //! | a lock that must be free, held or refused | [`connect`], [`AcquireFree`], [`ReleaseHeld`], [`invalid`], [`unavailable`], [`assert_fails!`] |
-//! | a condition, in place of a sleep | [`fn@eventually`] and [`eventually!`] |
-//! | a look inside | [`Log`] for what a process logs, [`Monitor`] for what a server is asked |
+//! | a condition instead of a sleep | [`fn@eventually`] and [`eventually!`] |
+//! | a record | [`Log`] of a process, [`Monitor`] of the commands that a server executes |
 //!
 //! ```no_run
 //! use lock_tests::{Proxy, RedisServer};
@@ -21,16 +21,15 @@
 //! assert!(server.keys("*").is_empty(), "clients connect to {}", proxy.url());
 //! ```
 //!
-//! Everything here blocks for a few milliseconds at most and needs no runtime. So it serves a plain
-//! `#[test]`, a `#[tokio::test]` of any flavour, and a test that stalls or drops its runtime.
-//! A set-up that fails panics with one line that says why: a test is never skipped.
+//! Most calls block for a few milliseconds at most, and need no runtime, so they serve a plain `#[test]`, a `#[tokio::test]` of any
+//! flavour, and a test that stalls or drops its runtime. A set-up that fails panics with one line that says why: no test is skipped.
 //!
-//! The harness has tests of its own only where a mistake in it would let other tests pass: in faults, checkers and parsers.
+//! The harness has tests of its own only where a mistake in it would let other tests pass: for faults, checkers and parsers.
 
 #![expect(
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
-    reason = "in a test harness every failure is a panic, and an unused result is no accident"
+    reason = "in a test harness every failure is a panic, and results may be ignored"
 )]
 
 mod background;
@@ -99,7 +98,7 @@ pub use stand_in::{Refuses, StandIn};
 pub use tools::tool;
 pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 
-/// Makes a test of each function on each kind of server, which `start` starts. Only `tests/run --all` runs those that it fetches.
+/// Makes a test of each function on each kind of server, which `start` starts. Only `tests/run --all` runs those on fetched servers.
 ///
 /// The file that uses this macro defines both: `fn start(kind: Kind) -> RedisServer` and
 /// `async fn claim(server: &RedisServer)`.
@@ -134,7 +133,7 @@ macro_rules! on_every_kind {
 #[derive(Debug)]
 pub struct Readme;
 
-/// The examples of the page on what is promised.
+/// The examples of the page on reliability.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/reliability.md")]
 #[derive(Debug)]
@@ -152,7 +151,7 @@ pub struct Web;
 #[derive(Debug)]
 pub struct Operations;
 
-/// The examples of the page on moving over from another lock.
+/// The examples of the page on migration from another lock.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/migrating.md")]
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Locks that a test knows to be free, held, or served: any other result fails the test.
+//! Calls whose results a test knows in advance: any other result fails the test.
 
 use std::{fmt::Debug, panic::Location};
 
@@ -6,27 +6,27 @@ use lock_core::{IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager
 
 use crate::wait::{HANG, SECOND};
 
-/// Connects to servers that are up.
+/// Connects to servers that are running.
 #[track_caller]
 pub fn connect(url: &str) -> impl Future<Output = LockManager> + Send {
     let caller = Location::caller();
     async move {
         let connected = LockManager::connect(url).await;
-        connected.unwrap_or_else(|error| panic!("{url} is not up ({caller}): {error:?}"))
+        connected.unwrap_or_else(|error| panic!("no connection to {url} ({caller}): {error:?}"))
     }
 }
 
-/// Options with a ttl of ten seconds, which is longer than most tests hold a lock, and the default wait.
+/// Returns options with a ttl of ten seconds, which is longer than most tests hold a lock, and the default wait.
 pub fn options() -> LockOptions {
     LockOptions::new(SECOND * 10)
 }
 
-/// The same options, with a wait that is long enough until the lock is free.
+/// Returns [`options`] with a wait that no test exhausts.
 pub fn patient() -> LockOptions {
     options().wait(HANG)
 }
 
-/// Acquires a lock that is free now or soon.
+/// Acquires locks that are free now or soon.
 pub trait AcquireFree {
     /// Acquires the lock, and panics if it does not get it.
     #[track_caller]
@@ -48,12 +48,12 @@ impl AcquireFree for LockManager {
         let acquired = self.acquire(key, options);
         async move {
             let acquired = acquired.await;
-            acquired.unwrap_or_else(|error| panic!("it is not free ({caller}): {error:?}"))
+            acquired.unwrap_or_else(|error| panic!("the lock is not free ({caller}): {error:?}"))
         }
     }
 }
 
-/// Releases a lock that is held.
+/// Releases locks that are held.
 pub trait ReleaseHeld {
     /// Releases the lock, and panics if it was lost, or if no reply confirms that it is free.
     #[track_caller]
@@ -66,7 +66,7 @@ impl ReleaseHeld for LockGuard {
         let caller = Location::caller();
         async move {
             let released = self.release().await;
-            released.unwrap_or_else(|error| panic!("it is not held ({caller}): {error:?}"));
+            released.unwrap_or_else(|error| panic!("the lock is not held ({caller}): {error:?}"));
         }
     }
 }
@@ -99,7 +99,7 @@ pub fn unavailable(error: &LockError, says: &str) {
     }
 }
 
-/// Returns why a lease was lost, and panics with a result that says anything else.
+/// Returns why a lease was lost, and panics if the result is anything but that loss.
 #[track_caller]
 pub fn reason_of_loss<T: Debug>(result: Result<T, LockError>) -> LeaseLost {
     match result {
@@ -108,8 +108,10 @@ pub fn reason_of_loss<T: Debug>(result: Result<T, LockError>) -> LeaseLost {
     }
 }
 
-/// Takes a lock that no other process wants this many times in a row, without a wait and with each release in the background.
-/// Panics if an acquire finds the lock busy, which only the release before it can cause, or if a fencing token does not grow.
+/// Takes a lock this many times in a row, without a wait and with each release in the background.
+///
+/// No other process may want the lock, so only the release before it can make it busy. Panics if one does, or if a fencing token
+/// does not grow.
 #[track_caller]
 pub fn run_in_a_row(
     locks: &LockManager,

@@ -1,4 +1,4 @@
-//! Captures the log of a process, for a test to read.
+//! A log in memory, for a test to read.
 
 use std::{
     io::{self, Write},
@@ -7,17 +7,17 @@ use std::{
 
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Keeps what is written into it; clones share it.
+/// A writer that keeps everything in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Returns what the whole process has logged since the first call, at all levels and from all threads. Each manager has a
-    /// thread of its own.
+    /// Returns the log of the whole process since the first call, at all levels and from all threads. Each manager has a thread of
+    /// its own.
     ///
     /// # Panics
     ///
-    /// If another subscriber listens already.
+    /// If the process already has another subscriber.
     pub fn of_the_process() -> &'static Self {
         static LOG: LazyLock<Log> = LazyLock::new(|| {
             let log = Log::default();
@@ -33,12 +33,7 @@ impl Log {
         &LOG
     }
 
-    /// Returns what was written so far.
-    ///
-    /// # Panics
-    ///
-    /// If it is no text.
-    #[must_use]
+    /// Returns the text that was written so far.
     pub fn text(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8(bytes.clone()).expect("text")

@@ -1,20 +1,20 @@
-//! The modes in which tests take a lock, as values.
+//! The modes of a lock, as values.
 
 use lock_core::LockOptions;
 
 /// The mode in which a lock is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// By one holder at a time.
+    /// For one holder at a time.
     Exclusive,
-    /// By several holders that share it.
+    /// For several holders that share it.
     Shared,
-    /// By one holder of each of this many permits.
+    /// For one holder of each of this many permits.
     Permits(u16),
 }
 
 impl Mode {
-    /// Says in options, which are exclusive, that the lock is taken in this mode.
+    /// Sets this mode in options that have the default, which is exclusive.
     pub fn of(self, options: LockOptions) -> LockOptions {
         match self {
             Self::Exclusive => options,

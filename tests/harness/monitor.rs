@@ -1,4 +1,4 @@
-//! Which owner token had which lock and when, from the server's own record (`MONITOR`) of the commands that it executes.
+//! The times at which owner tokens had locks, from the server's own record of the commands that it executes (`MONITOR`).
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ pub struct ServerHold {
     pub key: String,
     /// The owner token.
     pub token: String,
-    /// From when it was written until it was deleted, overwritten or expired.
+    /// The time from its write to its deletion, replacement or expiry.
     pub held: Window,
 }
 
@@ -58,13 +58,13 @@ impl Monitor {
         Self { reader }
     }
 
-    /// Stops, and returns what the server had in the keys that begin with `prefix`.
+    /// Stops, and returns the owner tokens that the server had in the keys that begin with `prefix`.
     pub fn finish(self, server: &RedisServer, prefix: &str) -> Vec<ServerHold> {
         // The server reports commands in the order of their execution.
         server.cli(&["ECHO", LAST]);
         let printed = self.reader.join().expect("a reader that does not panic");
         let is_all = printed.last().is_some_and(|line| line.contains(LAST));
-        assert!(is_all, "the server cut the monitor off");
+        assert!(is_all, "the server closed the connection of the monitor");
         let mut keys = Keys::default();
         for line in &printed {
             let (at, words) = parse(line);
@@ -93,7 +93,7 @@ impl Keys {
             ("set", [_, "NX", "PX", _]) if alive => {}
             ("set", [token, "NX", "PX", time] | [token, "PX", time])
             | ("psetex", [time, token]) => {
-                // The same token again makes the same hold longer.
+                // If the token is the same, the hold is only extended.
                 let same = alive && self.now[key].token == **token;
                 let from = if same { self.now[key].held.from } else { at };
                 if !same {
@@ -125,7 +125,7 @@ impl Keys {
                 }
             }
             ("pexpire" | "get" | "mget" | "exists" | "pttl", _) => {}
-            other => panic!("a lock is never changed by {other:?}"),
+            other => panic!("no lock is changed by {other:?}"),
         }
     }
 
@@ -170,7 +170,7 @@ fn parse(line: &str) -> (Moment, Vec<String>) {
     (of_unix(unix), words)
 }
 
-/// The same point in time on the clock of the histories.
+/// Converts a time since 1970 to the clock of the histories.
 fn of_unix(unix: Duration) -> Moment {
     let (now, unix_now) = (Moment::now(), SystemTime::now());
     let unix_now = unix_now.duration_since(UNIX_EPOCH).expect("after 1970");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_a_tokens_until_it_is_deleted_overwritten_or_expired() {
+    fn a_token_has_a_key_until_it_is_deleted_overwritten_or_expired() {
         let mut keys = Keys::default();
         for (millis, words) in [
             (10, &["SET", "k", "a", "NX", "PX", "100"][..]),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_as_the_server_writes_it() {
+    fn a_line_is_split_into_its_words() {
         let (_, words) = parse(r#"+1700000000.123456 [0 127.0.0.1:4242] "SET" "lock:k" "lc1:a""#);
         assert_eq!(words, ["SET", "lock:k", "lc1:a"]);
     }

@@ -1,4 +1,4 @@
-//! A PostgreSQL server, for the example whose accounts are in one.
+//! A PostgreSQL server, for the example that stores accounts in one.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use crate::{
     wait::{HANG, eventually_blocking},
 };
 
-/// The user that runs the server if the tests run as root, which it refuses.
+/// The user that runs the server if the tests run as root: the server refuses to.
 const NOBODY: u32 = 65_534;
 
 /// A server on 127.0.0.1 with an empty database, which ends when this is dropped.
@@ -28,7 +28,7 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server with these settings besides those of a server for tests.
+    /// Starts a server with these settings, in addition to those that suit tests.
     pub fn start(settings: &[&str]) -> Self {
         let programs = programs();
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -93,7 +93,7 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // If it is killed, its shared memory stays behind. At this signal it ends its connections and cleans up.
+        // If it were killed, its shared memory would remain. After this signal it ends its connections and cleans up.
         if self.process.ended().is_none() {
             self.process.signal(Signal::INT);
             eventually_blocking(HANG, "the server ends", || self.process.ended().is_some());
@@ -101,7 +101,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// The options by which `setpriv` starts a program as another user than root.
+/// Returns the options by which `setpriv` starts a program as another user than root.
 fn user() -> &'static [&'static str] {
     if geteuid().is_root() {
         &["--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -110,7 +110,7 @@ fn user() -> &'static [&'static str] {
     }
 }
 
-/// The folder of the newest version's programs. Debian has them where no shell looks for programs.
+/// Returns the folder with the programs of the newest version. On Debian, it is not on the `PATH`.
 fn programs() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let folders = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));

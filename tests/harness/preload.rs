@@ -1,4 +1,4 @@
-//! Libraries that are preloaded into a process, to replace a function of the system there.
+//! Libraries that are preloaded into a process to replace a function of the system.
 
 use std::{path::PathBuf, process::Command};
 
@@ -12,10 +12,6 @@ pub(crate) struct Preload {
 
 impl Preload {
     /// Compiles a file of the harness.
-    ///
-    /// # Panics
-    ///
-    /// If there is no C compiler, which `tests/run` installs.
     pub(crate) fn compile(source: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let preload = Self { folder };
@@ -30,12 +26,12 @@ impl Preload {
         preload
     }
 
-    /// The value for the variable `LD_PRELOAD` of the process.
+    /// Returns the value for the variable `LD_PRELOAD` of the process.
     pub(crate) fn library(&self) -> PathBuf {
         self.file("library.so")
     }
 
-    /// A file beside the library.
+    /// Returns the path of a file in the folder of the library.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

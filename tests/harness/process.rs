@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child::{self, ChildProcess};
 
-/// The most that a test waits for a process: no soak and no bench runs one for so long. Then the process is killed.
+/// The longest time that a test waits for a process before it kills the process. No soak and no bench needs so long.
 const MOST: Duration = Duration::from_secs(600);
 
 /// A running program, killed when this is dropped or the test process dies.
@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program with these arguments, and with these variables besides those of the test.
+    /// Starts a program with these arguments, and these variables in addition to those of the test.
     ///
     /// The path of a program is `env!("CARGO_BIN_EXE_name")`, which cargo sets for the integration
     /// tests of its package.
@@ -35,7 +35,7 @@ impl Process {
         Self::spawn_to(program, arguments, variables, Stdio::inherit())
     }
 
-    /// [`spawn`](Self::spawn), with the standard error of the program appended to this file.
+    /// Like [`spawn`](Self::spawn), with the standard error of the program appended to this file.
     pub fn spawn_with_log(program: &str, arguments: &[&str], log: File) -> Self {
         Self::spawn_to(program, arguments, &[], log.into())
     }
@@ -92,7 +92,7 @@ impl Process {
         self.child.signal(Signal::STOP);
     }
 
-    /// Lets it go on after a stop (`SIGCONT`).
+    /// Resumes it after a stop (`SIGCONT`).
     pub fn cont(&self) {
         self.child.signal(Signal::CONT);
     }
@@ -107,7 +107,7 @@ impl Process {
         self.child.kill();
     }
 
-    /// Waits until it ends by itself, with success; returns what it printed beyond the lines read.
+    /// Waits until it ends by itself, with success. Returns the output after the lines that were read.
     pub fn join(mut self) -> String {
         let _bound = self.bound();
         let mut output = String::new();
@@ -117,14 +117,14 @@ impl Process {
         output
     }
 
-    /// Kills the process after the longest wait, unless the returned value is dropped before.
+    /// Kills the process after the longest wait, unless the returned value is dropped earlier.
     fn bound(&self) -> Sender<Infallible> {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("a process id");
         let (bound, dropped) = mpsc::channel();
         thread::spawn(move || {
             if let Err(RecvTimeoutError::Timeout) = dropped.recv_timeout(MOST) {
-                // It is a child that was not waited for, so its id is still its own.
+                // Nobody has waited for the child, so the id is still its own.
                 kill_process(pid, Signal::KILL).ok();
             }
         });
@@ -134,7 +134,6 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

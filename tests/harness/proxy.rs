@@ -25,9 +25,9 @@ use crate::{background::Background, port::listen};
 
 /// A TCP proxy in front of a server, on a port of its own.
 ///
-/// It passes everything on until a method injects a fault, encrypted traffic included. It runs on a thread of its own, so that a
-/// test which stalls its runtime does not stall the network. The faults add up until [`pass`] heals
-/// them; each takes effect before its method returns.
+/// It passes everything on, even encrypted traffic, until a method injects a fault. It runs on a thread of its own, so a test that
+/// stalls its runtime does not stall the network. Faults add up until [`pass`] heals them, and each takes effect before its method
+/// returns.
 ///
 /// [`pass`]: Proxy::pass
 #[derive(Debug)]
@@ -39,10 +39,10 @@ pub struct Proxy {
     _background: Background,
 }
 
-/// A request that a client sent, as the proxy received it, whether or not it was passed on.
+/// A request of a client that the proxy received, whether or not it was passed on.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// When it was complete at the proxy.
+    /// The time at which the proxy had all of it.
     pub at: Instant,
     /// The connection it came on, counted from 1.
     pub connection: u64,
@@ -50,12 +50,12 @@ pub struct Request {
     pub words: Vec<Vec<u8>>,
 }
 
-/// The key of the scripts by which a new connection tries whether scripts can be run.
+/// The key of the script by which a new connection tries whether it may run scripts.
 const PROBED: &[u8] = b"__lock_core__:check";
 
 impl Request {
-    /// Returns the command's name in upper case. A script that a new connection only tries is `PROBE`, so that a fault of a lock's
-    /// script does not keep connections from being made.
+    /// Returns the command's name in upper case. The script that a new connection tries is `PROBE`, so that faults of a lock's
+    /// scripts do not prevent connections.
     pub fn command(&self) -> String {
         if self.words.get(3).is_some_and(|key| key == PROBED) {
             return "PROBE".to_owned();
@@ -93,37 +93,37 @@ impl Proxy {
         }
     }
 
-    /// Leads new connections to another server, as after a fail-over. Existing connections stay where they are.
+    /// Leads new connections to another server, as after a fail-over. Existing connections keep their server.
     pub fn lead_to(&self, server_port: u16) {
         self.server_port.store(server_port, Ordering::SeqCst);
     }
 
-    /// Heals every fault. The frames that a black hole held back flow on; a delayed frame in flight keeps
-    /// its delay. A connection that lost a frame is reset, since its replies no longer match.
+    /// Heals every fault. Frames that a black hole held back are passed on, and delayed frames in flight keep their delay. A
+    /// connection that lost a frame is reset, since its replies no longer match.
     pub fn pass(&self) {
         self.faults.heal();
     }
 
-    /// Holds back each frame in this direction for this time, without slowing the frames behind it.
+    /// Holds back each frame in this direction for this time. Frames after it do not wait for it.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.faults.set_delay(direction, delay);
     }
 
-    /// Loses frames in this direction; replaces an earlier call for the same direction.
+    /// Loses frames in this direction. Replaces an earlier `lose` or [`cut`](Self::cut) for the same direction.
     ///
     /// ```no_run
     /// # use lock_tests::{After, Direction, Proxy, Which};
     /// # let proxy = Proxy::start(6379);
-    /// // The server takes the lock, the client never gets the reply and waits:
+    /// // The server grants the lock, but the client never gets the reply:
     /// proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
-    /// // The second request never arrives, and the client sees it at once:
+    /// // The second request never arrives, and the client notices at once:
     /// proxy.lose(Direction::Requests, Which::nth(2), After::Reset);
     /// ```
     pub fn lose(&self, direction: Direction, which: Which, after: After) {
         self.faults.set_loss(direction, which, Verdict::Lose(after));
     }
 
-    /// Cuts frames in this direction in half: only their first half comes through, and then the end of that direction (FIN).
+    /// Cuts frames in this direction in half: only their first half arrives, followed by the end of that direction (FIN).
     /// Replaces an earlier [`lose`](Self::lose) or `cut` for the same direction.
     pub fn cut(&self, direction: Direction, which: Which) {
         self.faults.set_loss(direction, which, Verdict::Cut);
@@ -141,7 +141,7 @@ impl Proxy {
         self.faults.reset();
     }
 
-    /// Sends messages without end on the existing connections, as fast as the clients take them, and the replies between them.
+    /// Sends endless messages on the existing connections, as fast as the clients read them, with the replies between them.
     ///
     /// The clients must speak RESP3. The messages are for no subscriber.
     pub fn flood(&self) {
@@ -158,7 +158,7 @@ impl Proxy {
         self.faults.accepted()
     }
 
-    /// Returns how many push messages the server sent so far. Each is in flight by then, or lost.
+    /// Returns how many push messages the server sent so far. Each of them is already in flight, or lost.
     pub fn messages(&self) -> u64 {
         self.faults.messages()
     }
@@ -210,7 +210,7 @@ async fn accept(listener: TcpListener, server_port: Arc<AtomicU16>, faults: Arc<
 async fn serve(mut client: TcpStream, server_port: u16, connection: Connection) {
     connection.thawed().await;
     let Ok(mut server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
-        // A reset is the nearest thing to the refused connection that the client would have seen without a proxy.
+        // Without a proxy, the client would see a refused connection. A reset is the closest to that.
         client.set_zero_linger().ok();
         return;
     };

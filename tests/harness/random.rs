@@ -14,7 +14,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// Makes another generator from this one's state and `number`. Draws from one change nothing in the other.
+    /// Makes another generator from this one's state and `number`. Draws from one do not change the other.
     #[must_use]
     pub fn branch(&self, number: u64) -> Self {
         let mut branch = Self::new(self.state ^ number.wrapping_mul(0xd605_0fb1_9a2c_4b8d));

@@ -1,20 +1,22 @@
-//! Proxies that are installed here, and a server that is only for tests, as programs of their own.
+//! Programs that clients may meet in place of Redis: real proxies, and a server for tests.
 
 use std::{
     fs::{self, File},
     net::TcpStream,
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
 
 use crate::{
-    child, child::ChildProcess, port::free_port, server::RedisServer, tools::tool, wait::HANG,
+    child::{self, ChildProcess},
+    port::free_port,
+    server::RedisServer,
+    tools::tool,
+    wait::{HANG, eventually_blocking},
 };
 
-/// A proxy on a free port of 127.0.0.1, ended when this is dropped.
+/// A running program on a free port of 127.0.0.1, ended when this is dropped.
 #[derive(Debug)]
 pub struct RealProxy {
     port: u16,
@@ -24,7 +26,7 @@ pub struct RealProxy {
 }
 
 impl RealProxy {
-    /// Starts `HAProxy` in front of a server. It closes a connection on which nothing was sent in one direction for two seconds.
+    /// Starts `HAProxy` in front of a server. It closes a connection that was silent in one direction for two seconds.
     pub fn haproxy(server: &RedisServer) -> Self {
         let program = || child::command("/usr/sbin/haproxy", "haproxy");
         Self::start(program, &["-db", "-f"], |port| {
@@ -36,11 +38,11 @@ impl RealProxy {
         })
     }
 
-    /// Starts twemproxy in front of servers, among which it divides the keys.
+    /// Starts twemproxy in front of servers, and divides the keys among them.
     pub fn twemproxy(servers: &[RedisServer]) -> Self {
         let program = || {
             let mut command = child::command("/usr/sbin/nutcracker", "nutcracker");
-            // Statistics, which would be on a fixed port otherwise.
+            // The port for statistics is fixed by default.
             command.args(["-a", "127.0.0.1", "-s", &free_port().to_string()]);
             command
         };
@@ -55,7 +57,7 @@ impl RealProxy {
         })
     }
 
-    /// Starts fakeredis, which is a server itself. Without its Lua it has no scripts.
+    /// Starts fakeredis, a server for tests. Without its Lua library, it runs no scripts.
     pub fn fakeredis(has_lua: bool) -> Self {
         let python = tool("python/bin/python", "Python");
         let program = || child::command(&python, "python3");
@@ -90,21 +92,21 @@ impl RealProxy {
                 command.stderr(output);
                 command
             });
-            let deadline = Instant::now() + HANG;
-            while process.ended().is_none() {
-                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return Self {
-                        port,
-                        _process: process,
-                        _folder: folder,
-                    };
-                }
-                assert!(Instant::now() < deadline, "the proxy takes no connection");
-                thread::sleep(Duration::from_millis(2));
+            let mut has_ended = false;
+            eventually_blocking(HANG, "the program accepts connections or ends", || {
+                has_ended = process.ended().is_some();
+                has_ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
+            });
+            if !has_ended {
+                return Self {
+                    port,
+                    _process: process,
+                    _folder: folder,
+                };
             }
         }
         let log = fs::read_to_string(log).expect("text");
-        panic!("the proxy does not start:\n{log}");
+        panic!("the program does not start:\n{log}");
     }
 
     /// Returns the url for a client.

@@ -1,5 +1,6 @@
-//! The texts of the programs that lock-core runs on a server.
+//! The texts of the scripts that lock-core runs on a server.
 
+#[expect(dead_code, reason = "no test runs the other scripts by hand")]
 #[path = "../../lock-core/src/backend/redis/protocol/scripts/texts.rs"]
 mod texts;
 
@@ -19,17 +20,3 @@ pub const INSPECT: &str = texts::INSPECT;
 pub const PROPOSE: &str = texts::PROPOSE;
 /// `mark.lua` with the files that it needs.
 pub const MARK: &str = texts::MARK;
-
-/// All programs, with their names.
-pub const ALL: [(&str, &str); 10] = [
-    ("acquire", ACQUIRE),
-    ("release", RELEASE),
-    ("release_uncontended", RELEASE_UNCONTENDED),
-    ("force_release", FORCE_RELEASE),
-    ("renew", RENEW),
-    ("inspect", INSPECT),
-    ("trial", texts::TRIAL),
-    ("forget", texts::FORGET),
-    ("propose", PROPOSE),
-    ("mark", MARK),
-];

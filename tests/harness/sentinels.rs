@@ -24,8 +24,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// One primary, two replicas and three sentinels, two of which must agree; all end when this is dropped.
 ///
-/// The sentinels take a server for dead after half a second without a reply. The methods block, those that wait for
-/// the sentinels for seconds.
+/// The sentinels consider a server dead after half a second without a reply. The methods block, some of them for seconds.
 #[derive(Debug)]
 pub struct Sentinels {
     servers: Vec<RedisServer>,
@@ -33,7 +32,7 @@ pub struct Sentinels {
     options: SentinelsBuilder,
 }
 
-/// How [`Sentinels`] are to be started.
+/// The settings of [`Sentinels`] that are to be started.
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder starts nothing by itself"]
 pub struct SentinelsBuilder {
@@ -58,7 +57,7 @@ impl SentinelsBuilder {
         self
     }
 
-    /// Has the servers with the data ask clients for a password.
+    /// Makes the servers with the data ask clients for a password.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
@@ -74,13 +73,13 @@ impl SentinelsBuilder {
         self
     }
 
-    /// Has the sentinels ask clients for a separate password.
+    /// Makes the sentinels ask clients for a separate password.
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel_password = Some(password.to_owned());
         self
     }
 
-    /// Has all of them talk to each other and to clients through TLS. The harness itself still connects without TLS.
+    /// Makes all of them use TLS, among themselves and with clients. The harness itself still connects without TLS.
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
         self
@@ -120,7 +119,7 @@ impl SentinelsBuilder {
     }
 
     fn data_server(&self) -> RedisServerBuilder {
-        // At the defaults a replica's first copy begins only after five seconds, to serve further replicas with it.
+        // By default, a replica's first copy begins only after five seconds, so that it can serve other replicas, too.
         let mut server = RedisServer::builder()
             .kind(self.kind)
             .setting("repl-diskless-sync", "yes")
@@ -156,7 +155,7 @@ impl SentinelsBuilder {
         server
     }
 
-    /// The user and the password for replicas, if a server asks for them.
+    /// Returns the user and the password for replicas, if servers ask for them.
     fn replication(&self) -> Option<(&str, &str)> {
         if self.user.is_some() {
             return Some(RedisServer::HARNESS);
@@ -165,11 +164,11 @@ impl SentinelsBuilder {
         Some(("default", password))
     }
 
-    /// Makes a sentinel connect sooner, and exchange news with the others more often, than at its defaults.
+    /// Makes a sentinel connect sooner, and exchange news with the others more often, than by default.
     ///
-    /// At the defaults it connects to a new primary up to a second after it found it. If `down-after-milliseconds` is
-    /// shorter, it takes the new primary for dead meanwhile, and the next fail-over follows at once. Also at the defaults, it
-    /// takes seconds until all sentinels know each other.
+    /// By default, it connects to a new primary up to a second after it found it. If `down-after-milliseconds` is shorter, it
+    /// considers the new primary dead meanwhile, and the next fail-over follows at once. It also takes seconds until all sentinels
+    /// know each other.
     fn quicken(&self, sentinel: &RedisServer) {
         if self.kind != Kind::Redis62 {
             // A sentinel asks each replica once a second, and promotes none that was silent for five of these periods.
@@ -188,7 +187,7 @@ impl SentinelsBuilder {
         let mut lines = vec![
             format!("sentinel monitor {SERVICE} 127.0.0.1 {primary} 2"),
             format!("sentinel down-after-milliseconds {SERVICE} {down_after}"),
-            // With less, a sentinel gives up before it has seen that the replica which it chose is a primary.
+            // With a shorter one, a sentinel gives up before it has seen that the chosen replica has become a primary.
             format!("sentinel failover-timeout {SERVICE} 3000"),
             format!("sentinel parallel-syncs {SERVICE} 2"),
         ];
@@ -248,10 +247,10 @@ impl Sentinels {
         });
     }
 
-    /// Keeps writes from every replica from now on.
+    /// Withholds further writes from every replica.
     ///
     /// The replicas are stopped and their connections to the primary closed: otherwise they would read the writes from the
-    /// connections when they go on.
+    /// connections after the stop.
     pub fn cut_replicas(&self) {
         for replica in self.replicas() {
             replica.stop();
@@ -259,37 +258,36 @@ impl Sentinels {
         self.primary().cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// Cuts a server off from the sentinels alone, for good: clients and replicas still reach it. For servers with a
+    /// Cuts a server off from the sentinels for good, while clients and replicas still reach it. For servers with a
     /// [user](SentinelsBuilder::user).
     pub fn cut_off(&self, server: &RedisServer) {
         assert!(
             self.options.user.is_some(),
-            "sentinels have a user of their own only beside one"
+            "the sentinels have a user of their own only if the clients have one"
         );
         let (watcher, _) = WATCHER;
-        // A connection whose AUTH is refused goes on as the default user.
+        // A connection whose AUTH is refused continues as the default user.
         for user in [watcher, "default"] {
             server.cli(&["ACL", "SETUSER", user, "off"]);
         }
         server.cli(&["CLIENT", "KILL", "USER", watcher]);
     }
 
-    /// Keeps one replica from following the next primary. So the leader of the next fail-over waits for it: for three seconds after
-    /// the promotion, or longer if the fail-over is [prolonged](Self::prolong_fail_over).
+    /// Keeps one replica from following the next primary. The leader of the next fail-over waits for it for three seconds after the
+    /// promotion, or longer if the fail-over is [prolonged](Self::prolong_fail_over).
     ///
-    /// All this time, the leader names the old primary with the epoch of the new one. For servers with a
-    /// [user](SentinelsBuilder::user).
+    /// Meanwhile, the leader names the old primary with the epoch of the new one. For servers with a [user](SentinelsBuilder::user).
     pub fn keep_a_replica_behind(&self) {
         assert!(
             self.options.user.is_some(),
-            "without a password the replica could follow"
+            "without a password, the replica could follow"
         );
         let replicas = self.replicas();
         let replica = replicas.last().expect("two replicas");
         replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
         replica.cli(&["CONFIG", "SET", "replica-priority", "0"]);
         for sentinel in &self.watchers {
-            eventually_blocking(SOON, "it does not promote that replica", || {
+            eventually_blocking(SOON, "no sentinel would promote that replica", || {
                 let known = sentinel.probe(&["SENTINEL", "REPLICAS", SERVICE]);
                 let known = known.map(redis::from_redis_value::<Vec<HashMap<String, String>>>);
                 let known = known.ok().and_then(Result::ok).unwrap_or_default();
@@ -301,18 +299,18 @@ impl Sentinels {
         }
     }
 
-    /// Has the leader of a fail-over wait for twenty seconds for a replica that is [kept
-    /// behind](Self::keep_a_replica_behind), from the promotion on.
+    /// Makes the leader of a fail-over wait for twenty seconds after the promotion for a replica that is [kept
+    /// behind](Self::keep_a_replica_behind).
     ///
-    /// To be called after the promotion. This time is also half of the time after which sentinels repeat a fail-over that failed.
-    /// One fails, for example, if each sentinel votes for itself.
+    /// Call it after the promotion: sentinels repeat a fail-over that failed, for example because each voted for itself, after twice
+    /// this time.
     pub fn prolong_fail_over(&self) {
         for sentinel in &self.watchers {
             sentinel.cli(&["SENTINEL", "SET", SERVICE, "failover-timeout", "20000"]);
         }
     }
 
-    /// Returns whether two sentinels name different servers with the same epoch right now.
+    /// Returns whether two sentinels currently name different servers with the same epoch.
     pub fn differ_at_one_epoch(&self) -> bool {
         let named: Vec<_> = self
             .running_sentinels()
@@ -324,14 +322,14 @@ impl Sentinels {
         })
     }
 
-    /// Lets all running servers go on, after [`cut_replicas`](Self::cut_replicas).
+    /// Resumes all running servers, after [`cut_replicas`](Self::cut_replicas).
     pub fn cont(&self) {
         for server in self.servers.iter().filter(|server| server.is_running()) {
             server.cont();
         }
     }
 
-    /// Returns the server that the sentinels name, waiting until they agree.
+    /// Waits until the sentinels agree on a server, and returns it.
     pub fn primary(&self) -> &RedisServer {
         let mut agreed = None;
         eventually_blocking(SOON, "the sentinels agree", || {
@@ -341,12 +339,12 @@ impl Sentinels {
         agreed.expect("the wait is over")
     }
 
-    /// Returns the port of the server that the sentinels name, if they agree right now.
+    /// Returns the port of the server that the sentinels name, if they currently agree.
     pub fn named(&self) -> Option<u16> {
         self.agreed().map(RedisServer::port)
     }
 
-    /// Has the sentinels make another server the primary, and waits until nothing is missing.
+    /// Makes the sentinels choose another primary, and waits until nothing is missing.
     pub fn switch(&self) {
         let before = self.primary();
         // The command is refused while the last fail-over is too recent.
@@ -367,7 +365,7 @@ impl Sentinels {
             .collect()
     }
 
-    /// Returns the servers with data, whatever each of them is now; the first was the primary.
+    /// Returns the servers with data, whatever their roles are now. The first one was the primary at the start.
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
@@ -414,7 +412,7 @@ impl Sentinels {
         watchers.filter(|sentinel| sentinel.is_running())
     }
 
-    /// The server that all answering sentinels name, if at least two answer.
+    /// Returns the server that all answering sentinels name, if at least two answer.
     fn agreed(&self) -> Option<&RedisServer> {
         let ports: Vec<u16> = self.running_sentinels().filter_map(primary_port).collect();
         let (first, others) = ports.split_first()?;
@@ -433,14 +431,14 @@ fn primary_port(sentinel: &RedisServer) -> Option<u16> {
     Some(port)
 }
 
-/// The port and the epoch in a sentinel's longest reply about the primary.
+/// Returns the port and the epoch in a sentinel's description of the primary.
 fn named_with_epoch(sentinel: &RedisServer) -> Option<(String, String)> {
     let reply = sentinel.probe(&["SENTINEL", "MASTER", SERVICE]).ok()?;
     let mut fields: HashMap<String, String> = redis::from_redis_value(reply).ok()?;
     Some((fields.remove("port")?, fields.remove("config-epoch")?))
 }
 
-/// Whether the server itself says that it takes writes. The sentinels may know its new role before the server does.
+/// Returns whether the server itself reports that it takes writes. The sentinels may know its new role before it does.
 fn takes_writes(server: &RedisServer) -> bool {
     replication(server).is_some_and(|state| state.contains("role:master\r\n"))
 }
@@ -460,7 +458,7 @@ fn replication(server: &RedisServer) -> Option<String> {
     redis::from_redis_value(reply).ok()
 }
 
-/// Whether this sentinel could lead a fail-over: it knows the other sentinels, and all servers as they are.
+/// Returns whether a sentinel could lead a fail-over: it knows the other sentinels, and the state of all servers.
 fn sees_all(sentinel: &RedisServer) -> bool {
     let ask = |command: &str| sentinel.probe(&["SENTINEL", command, SERVICE]).ok();
     let Some(Ok(primary)) = ask("MASTER").map(redis::from_redis_value::<HashMap<String, String>>)

@@ -1,4 +1,4 @@
-//! Starts a real server for one test: Redis, of several versions, and Valkey.
+//! Real servers for tests: Redis, of several versions, and Valkey.
 
 use std::{
     collections::HashMap,
@@ -6,8 +6,7 @@ use std::{
     fs::{self, File},
     path::PathBuf,
     sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::{RedisResult, Value};
@@ -20,15 +19,16 @@ use crate::{
     clock::ShiftedClock,
     port::{free_port, free_port_and_bus},
     tools::tool,
+    wait::eventually_blocking,
 };
 
-/// Many times what a server needs (30 ms), for a machine busy with a build.
+/// Many times what a server needs to start (30 ms), for a machine busy with a build.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// The time-out of raw commands: they answer at once, or wait for a server that the test made slow on purpose.
+/// The time-out of raw commands, which servers answer at once, unless a test makes them slow.
 const REPLY_WITHIN: Duration = Duration::from_secs(20);
 
-/// The time-out of commands that are retried: to a server that starts, or to one of several that may be stopped.
+/// The time-out of commands that are retried: the server may not have started yet, or may be stopped.
 pub(crate) const PROBE_WITHIN: Duration = Duration::from_millis(500);
 
 /// The kind of a server.
@@ -46,8 +46,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the kinds on which a claim about servers is tested: the distribution's alone, or all of them if `ALL_SERVERS` is set, as
-    /// `tests/run --all` does, which fetches the others.
+    /// Returns the kinds on which claims about servers are tested: the distribution's alone, or all of them if `ALL_SERVERS` is set.
+    /// `tests/run --all` sets it, and fetches the others.
     pub fn tested() -> Vec<Self> {
         let mut kinds = vec![Self::Distribution];
         if env::var_os("ALL_SERVERS").is_some() {
@@ -74,7 +74,7 @@ enum Role {
     Data,
     /// Holds the slots of a cluster, and talks to its other nodes on a second port.
     ClusterNode,
-    /// Holds no data, and watches servers that do; these lines of its configuration name them.
+    /// Watches servers that hold data, which these lines of its configuration name.
     Sentinel(Vec<String>),
 }
 
@@ -92,7 +92,7 @@ pub struct RedisServer {
     process: Mutex<Option<ChildProcess>>,
 }
 
-/// How a [`RedisServer`] is to be started.
+/// The settings of a [`RedisServer`] that is to be started.
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder starts nothing by itself"]
 pub struct RedisServerBuilder {
@@ -105,12 +105,12 @@ pub struct RedisServerBuilder {
     tls: Option<(Arc<Certificates>, AskClients)>,
 }
 
-/// Whether a server with TLS asks clients for a certificate.
+/// The policy of a server with TLS on certificates of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskClients {
-    /// It accepts only clients with a certificate.
+    /// Only clients with a certificate are accepted.
     Always,
-    /// It asks for none.
+    /// No certificate is asked for.
     Never,
 }
 
@@ -128,7 +128,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Takes a command away, as some providers do.
+    /// Removes a command, as some providers do.
     pub fn without_command(mut self, name: &str) -> Self {
         let words = ["--rename-command", name, ""];
         self.arguments.extend(words.map(str::to_owned));
@@ -147,7 +147,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Sets its wall clock by this one, which must outlive the server.
+    /// Makes it read this wall clock, which must outlive the server.
     pub fn clock(mut self, clock: &ShiftedClock) -> Self {
         self.environment = clock.environment().to_vec();
         self
@@ -171,7 +171,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Has it speak TLS too, on a second port. Only the distribution's server is built with TLS.
+    /// Makes it also accept TLS, on a second port. Only the distribution's server is built with TLS.
     pub fn tls(mut self, certificates: &Arc<Certificates>, ask: AskClients) -> Self {
         self.tls = Some((Arc::clone(certificates), ask));
         self
@@ -222,7 +222,7 @@ impl RedisServer {
         self.signal(Signal::STOP);
     }
 
-    /// Lets a stopped process go on (`SIGCONT`).
+    /// Resumes a stopped process (`SIGCONT`).
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -233,21 +233,24 @@ impl RedisServer {
         drop(process.expect("the server was killed before"));
     }
 
-    /// Starts a killed server again on the same port, empty, and waits until it answers.
+    /// Restarts a killed server on the same port, empty, and waits until it answers.
     pub fn restart(&self) {
         self.restart_with(&[]);
     }
 
-    /// [`restart`](Self::restart) as a replica of the server on this port.
+    /// Like [`restart`](Self::restart), as a replica of the server on this port.
     pub(crate) fn restart_as_replica_of(&self, port: u16) {
         self.restart_with(&replica_of(port));
     }
 
-    /// Removes the files of a killed server with a setting `appendonly`, so that it comes back empty.
+    /// Removes the files of a killed server that has the setting `appendonly`, so that it restarts empty.
     pub fn forget(&self) {
-        assert!(!self.is_running(), "it would write on");
+        assert!(
+            !self.is_running(),
+            "a running server would write them again"
+        );
         let data = self.folder.path().join("appendonlydir");
-        fs::remove_dir_all(data).expect("a server that writes down what it does");
+        fs::remove_dir_all(data).expect("a server with `appendonly`");
     }
 
     /// Runs one raw command as a client with all rights; an error reply is a panic.
@@ -260,28 +263,28 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// The server's error reply, or what went wrong on the way to it.
+    /// The server's error reply, or an error of the connection.
     pub fn try_cli(&self, command: &[&str]) -> RedisResult<Value> {
         self.ask(command, REPLY_WITHIN)
     }
 
-    /// [`try_cli`](Self::try_cli) with a short time-out, for one of several servers that may be killed or stopped.
+    /// Like [`try_cli`](Self::try_cli) with a short time-out, for a server that may be killed or stopped.
     pub(crate) fn probe(&self, command: &[&str]) -> RedisResult<Value> {
         self.ask(command, PROBE_WITHIN)
     }
 
-    /// Lets a user `plain` with the password `word` do everything but run scripts.
+    /// Adds a user `plain` with the password `word`, who may do everything but run scripts.
     pub fn add_user_without_scripts(&self) {
         let rules = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
         self.cli(&[&["ACL", "SETUSER", "plain"], &rules[..]].concat());
     }
 
-    /// Reads a string key.
+    /// Returns the value of a string key.
     pub fn get(&self, key: &str) -> Option<String> {
         redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")
     }
 
-    /// The last fencing token or stamp that this fencing clock gave, if the clock exists.
+    /// Returns the last fencing token or stamp of a fencing clock, if the clock exists.
     pub fn fencing_clock(&self, clock: &str) -> Option<u64> {
         let info = self.try_cli(&["XINFO", "STREAM", clock]).ok()?;
         let info: HashMap<String, Value> = redis::from_redis_value(info).expect("names and values");
@@ -291,14 +294,14 @@ impl RedisServer {
         Some(number(millis) * 2048 + number(sequence))
     }
 
-    /// Makes a fencing clock anew, which has just given this token.
+    /// Replaces a fencing clock by one that has just given this token.
     pub fn set_fencing_clock(&self, clock: &str, token: u64) {
         let id = format!("{}-{}", token / 2048, token % 2048);
         self.cli(&["DEL", clock]);
         self.cli(&["XADD", clock, "MAXLEN", "0", &id, "", ""]);
     }
 
-    /// Sets strings without an expiry, some hundreds with each command.
+    /// Sets strings without an expiry, 500 with each command.
     pub fn set_all(&self, keys: impl IntoIterator<Item = String>) {
         let keys: Vec<String> = keys.into_iter().collect();
         for some in keys.chunks(500) {
@@ -308,7 +311,7 @@ impl RedisServer {
         }
     }
 
-    /// Lists the keys that match a glob pattern, in order.
+    /// Returns the keys that match a glob pattern, in order.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
         let mut keys: Vec<String> =
             redis::from_redis_value(self.cli(&["KEYS", pattern])).expect("a list of names");
@@ -333,14 +336,12 @@ impl RedisServer {
         u64::try_from(ms).ok().map(Duration::from_millis)
     }
 
-    /// Returns the entries in a queue of locks, the next one first.
+    /// Returns the entries of a lock's queue, the next one first.
     pub fn queue(&self, queue: &str) -> Vec<String> {
         redis::from_redis_value(self.cli(&["ZRANGE", queue, "0", "-1"])).expect("a sorted set")
     }
 
-    /// Returns when a key that exists and expires will do so, by the server's clock and in time since 1970.
-    ///
-    /// The time is later after each renewal.
+    /// Returns when a key that exists and expires will do so, by the server's clock, in time since 1970. Each renewal moves it.
     ///
     /// For Redis 7.0 or later.
     pub fn expires_at(&self, key: &str) -> Option<Duration> {
@@ -378,7 +379,7 @@ impl RedisServer {
         format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
     }
 
-    /// Returns the url for a client that speaks TLS, by name, without a user or password.
+    /// Returns the url for a client with TLS, without a user or password. It names the host, not its address.
     pub fn tls_url(&self) -> String {
         format!("rediss://localhost:{}", self.tls_port())
     }
@@ -389,7 +390,7 @@ impl RedisServer {
             .expect("the builder was given no certificates")
     }
 
-    /// The port that other servers and their clients use: the port for TLS, if the server has one.
+    /// Returns the port for other servers and their clients: the one for TLS, if the server has one.
     pub(crate) fn announced_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
     }
@@ -410,7 +411,7 @@ impl RedisServer {
         process.as_ref().expect("the server was killed").id()
     }
 
-    /// Returns whether the server has a process: it has none between [`kill9`](Self::kill9) and [`restart`](Self::restart).
+    /// Returns whether the server has a process, which it lacks between [`kill9`](Self::kill9) and [`restart`](Self::restart).
     pub fn is_running(&self) -> bool {
         self.process.lock().expect("no poison").is_some()
     }
@@ -421,16 +422,10 @@ impl RedisServer {
     }
 
     fn restart_with(&self, arguments: &[String]) {
-        let deadline = Instant::now() + READY_WITHIN;
         // Connections of the old process may still hold the port for a moment.
-        while !self.launch(arguments) {
-            assert!(
-                Instant::now() < deadline,
-                "port {} is not free again",
-                self.port
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+        eventually_blocking(READY_WITHIN, "the port is free again", || {
+            self.launch(arguments)
+        });
     }
 
     /// Starts the process. Returns whether it got its port.
@@ -438,22 +433,18 @@ impl RedisServer {
         let mut command = self.command();
         command.args(arguments);
         let mut process = ChildProcess::spawn(command);
-        let deadline = Instant::now() + READY_WITHIN;
-        while !self.answers_as(process.id()) {
-            if process.ended().is_some() {
-                let log = self.log();
-                assert!(
-                    log.contains("Address already in use"),
-                    "redis-server ended instead of starting:\n{log}"
-                );
-                return false;
-            }
+        let mut has_started = false;
+        eventually_blocking(READY_WITHIN, "redis-server answers or ends", || {
+            has_started = self.answers_as(process.id());
+            has_started || process.ended().is_some()
+        });
+        if !has_started {
+            let log = self.log();
             assert!(
-                Instant::now() < deadline,
-                "redis-server does not answer after {READY_WITHIN:?}:\n{}",
-                self.log()
+                log.contains("Address already in use"),
+                "redis-server ended instead of starting:\n{log}"
             );
-            thread::sleep(Duration::from_millis(2));
+            return false;
         }
         *self.process.lock().expect("no poison") = Some(process);
         true
@@ -498,7 +489,7 @@ impl RedisServer {
         command
     }
 
-    /// Writes the settings of a sentinel to a file, where it also keeps what it learns.
+    /// Writes the settings of a sentinel to a file, which the sentinel extends.
     fn write_configuration(&self) {
         let Role::Sentinel(lines) = &self.options.role else {
             return;
@@ -522,7 +513,7 @@ impl RedisServer {
         fs::write(self.configuration_path(), text).expect("a file in the temporary folder");
     }
 
-    /// The settings for TLS, as names and values in turn.
+    /// Returns the settings for TLS: each name is followed by its value.
     fn tls_settings(&self) -> Vec<String> {
         let Some((certificates, ask)) = &self.options.tls else {
             return Vec::new();
@@ -545,7 +536,7 @@ impl RedisServer {
         .collect()
     }
 
-    /// Writes the lines of the test, and a user with all rights for the harness.
+    /// Writes the lines of the test, and a user with all rights for the harness, to a file.
     fn write_acl(&self) -> PathBuf {
         let path = self.folder.path().join("users.acl");
         let (user, password) = Self::HARNESS;
@@ -555,7 +546,7 @@ impl RedisServer {
         path
     }
 
-    /// Whether this process takes commands, and not another server on the same port.
+    /// Returns whether this process accepts commands, and not another server on the same port.
     fn answers_as(&self, id: u32) -> bool {
         let Ok(info) = self.ask(&["INFO", "server"], PROBE_WITHIN) else {
             return false;
@@ -601,7 +592,7 @@ impl RedisServer {
     }
 }
 
-/// The setting as separate arguments: Redis 6.2 does not accept two values in one.
+/// Returns the setting as separate arguments, since Redis 6.2 does not accept two values in one.
 fn replica_of(port: u16) -> [String; 3] {
     [
         "--replicaof".to_owned(),
@@ -612,10 +603,9 @@ fn replica_of(port: u16) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, path::Path};
+    use std::{net::TcpListener, path::Path, thread};
 
     use super::*;
-    use crate::wait::eventually_blocking;
 
     fn is_running(pid: u32) -> bool {
         Path::new(&format!("/proc/{pid}")).exists()
@@ -631,19 +621,6 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_the_server() {
-        let (send, receive) = std::sync::mpsc::channel();
-        let test = thread::spawn(move || {
-            let server = RedisServer::start();
-            send.send(server.pid()).unwrap();
-            panic!("the panic this test is about");
-        });
-        let pid = receive.recv().unwrap();
-        test.join().unwrap_err();
-        assert!(!is_running(pid));
-    }
-
-    #[test]
     fn a_taken_port_is_noticed() {
         let mut server = RedisServer::start();
         server.kill9();
@@ -654,7 +631,7 @@ mod tests {
 
     #[test]
     fn the_server_dies_with_the_process_that_started_it() {
-        // The same test is run again, alone, in a process that never ends by itself.
+        // This test runs itself again, alone, in a process that never ends by itself.
         const MARK: &str = "LOCK_TESTS_HOLD_A_SERVER";
         if let Some(path) = std::env::var_os(MARK) {
             let server = RedisServer::start();

@@ -12,13 +12,13 @@ pub fn slot_of(key: &str) -> u16 {
     crc16(tag(key).as_bytes()) & *SLOTS.end()
 }
 
-/// Returns the smallest number that stands for a slot as a tag in the names of other keys.
+/// Returns the smallest number that, as a tag in the name of a key, leads to a slot.
 pub fn tag_of_slot(slot: u16) -> String {
-    // The largest of these numbers over all slots is far below this bound.
+    // The bound is far above the largest of these numbers.
     (0..1_000_000_u32)
         .map(|number| number.to_string())
         .find(|number| slot_of(number) == slot)
-        .expect("some number falls into every slot")
+        .expect("every slot has such a number")
 }
 
 fn tag(key: &str) -> &str {
@@ -49,14 +49,13 @@ mod tests {
     use super::*;
     use crate::server::RedisServer;
 
-    /// A server that is not part of a cluster answers, too.
     fn slot_by_a_server(server: &RedisServer, key: &str) -> u16 {
         let reply = server.cli(&["CLUSTER", "KEYSLOT", key]);
         redis::from_redis_value(reply).unwrap()
     }
 
     #[test]
-    fn a_server_agrees_on_the_slot_of_every_form_of_key() {
+    fn a_server_computes_the_same_slots() {
         let server = RedisServer::builder().cluster_node().start();
         for key in [
             "k",

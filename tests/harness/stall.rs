@@ -1,4 +1,4 @@
-//! A hundred thousand locks of one process, a server that stands still, and a connection that is cut.
+//! A hundred thousand locks of one process, a stopped server, and a connection that is cut.
 //!
 //! The bench and the soak both use this module: each starts its own program again as the process that holds the locks.
 
@@ -21,10 +21,10 @@ use crate::{process::Process, server::RedisServer};
 
 const LEASES: usize = 100_000;
 const TTL: Duration = Duration::from_secs(10);
-/// The first renewals come after a third of the ttl.
+/// The first renewals are due after a third of the ttl.
 const BEFORE: Duration = Duration::from_secs(4);
 const STALL: Duration = Duration::from_secs(3);
-/// The ttl of each lock, and some more: a lease that is not renewed by then is lost.
+/// Longer than the ttl: a lease that is not renewed by then is lost.
 const AFTERWARDS: Duration = Duration::from_secs(12);
 
 /// The number of tasks that take locks at a time.
@@ -51,7 +51,7 @@ pub async fn hold_many(url: &str, leases: usize) -> Vec<LockGuard> {
     tasks.join_all().await.into_iter().flatten().collect()
 }
 
-/// Runs in the process that holds the locks: prints `held`, and after the next line of input the number of lost locks.
+/// Holds the locks, in a process of its own: prints `held`, and after the next line of input the number of lost locks.
 pub fn hold_through_a_stall(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     let guards = runtime.block_on(hold_many(url, LEASES));
@@ -63,11 +63,10 @@ pub fn hold_through_a_stall(url: &str) {
         .expect("text");
     let lost = guards.iter().filter(|guard| guard.lease().is_lost());
     print(&lost.count().to_string());
-    // They need not be released: the server ends now.
+    // The locks need no release, since the server ends now.
 }
 
-/// Keeps these cores busy, stops the server for 3 s, and then cuts the connections of the process that holds the locks.
-/// Returns how many locks were lost.
+/// Keeps these cores busy, stops the server for 3 s, and then cuts the connections of the holder. Returns the number of lost locks.
 pub fn lost_by_a_stall(
     mut holder: Process,
     server: &RedisServer,
@@ -88,7 +87,7 @@ pub fn lost_by_a_stall(
     lost
 }
 
-/// The cores that this process may run on.
+/// Returns the cores that this process may run on.
 pub fn own_cores() -> Vec<usize> {
     let ours = sched_getaffinity(None).expect("a Linux system");
     (0..CpuSet::MAX_CPU)

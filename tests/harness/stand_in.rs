@@ -1,7 +1,8 @@
-//! Servers and proxies that cannot be installed here: a real server, with what another kind refuses refused in front of it.
+//! Stand-ins for servers and proxies that cannot be installed here: a real server, with an endpoint in front of it that refuses what the
+//! other program refuses.
 //!
-//! One task serves a connection, and takes the next request after the reply to the one before. So refusals and replies arrive in the order
-//! of the requests, as from the program that it stands in for.
+//! One task serves each connection, and reads the next request after the reply to the previous one. So refusals and replies arrive in the
+//! order of the requests.
 
 use std::io;
 
@@ -17,23 +18,23 @@ use crate::{
     slot::slot_of,
 };
 
-/// What is refused in front of a server.
+/// The requests that an endpoint refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refuses {
     /// Keys that a script uses without declaring them: Dragonfly, `ElastiCache` Serverless, Kvrocks with `lua-strict-key-accessing`.
     UndeclaredKeys,
     /// Requests with keys of different slots: several shards behind one endpoint.
     OtherSlots,
-    /// What Envoy does not pass on. With a password, everything before it.
+    /// The commands that Envoy does not pass on, and with a password, everything before it.
     LikeEnvoy {
         /// The password of its listener.
         password: Option<&'static str>,
     },
-    /// What earlier versions of Envoy do not pass on, in their words.
+    /// The commands that earlier versions of Envoy do not pass on, in their words.
     LikeOldEnvoy,
-    /// What redis-cluster-proxy does not pass on.
+    /// The commands that redis-cluster-proxy does not pass on.
     LikeClusterProxy,
-    /// The third version of the protocol, in words that no other server has.
+    /// The third version of the protocol, in words that no other server uses.
     Resp3,
     /// Subscriptions: the connection is closed.
     Subscriptions,
@@ -43,7 +44,7 @@ pub enum Refuses {
     Nothing,
 }
 
-/// A server of another kind on a port of its own: one of this machine, and what is refused in front of it.
+/// An endpoint on a port of its own that passes requests to a real server, except for those that it refuses.
 #[derive(Debug)]
 pub struct StandIn {
     port: u16,
@@ -52,7 +53,7 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    /// Stands in front of the server on this port of 127.0.0.1, which has no password.
+    /// Starts an endpoint for the server on this port of 127.0.0.1, which has no password.
     pub fn start(server_port: u16, refuses: Refuses) -> Self {
         let (listener, port) = listen();
         let background = Background::start("stand-in");
@@ -79,7 +80,7 @@ async fn accept(listener: std::net::TcpListener, server_port: u16, refuses: Refu
     let listener = TcpListener::from_std(listener).expect("a runtime with I/O");
     loop {
         let (client, _) = listener.accept().await.expect("a listening socket");
-        // An error means that one end went away, which the other end notices.
+        // An error means that one end closed the connection, which the other end notices.
         tokio::spawn(async move {
             let connection = Connection::new(client, server_port, refuses).await?;
             connection.serve().await
@@ -87,7 +88,7 @@ async fn accept(listener: std::net::TcpListener, server_port: u16, refuses: Refu
     }
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 enum Verdict {
     Pass,
     Answer(String),
@@ -208,8 +209,8 @@ impl Connection {
         Verdict::Answer(answer)
     }
 
-    /// Runs a script as a user that has rights to these keys alone. The server then refuses what a stricter kind refuses, and at the same
-    /// point of the script.
+    /// Runs a script as a user that has rights to these keys only. The server then refuses the keys that a stricter kind refuses, at the
+    /// same point of the script.
     async fn run_with_rights_to(
         &mut self,
         keys: &[Vec<u8>],
@@ -231,7 +232,7 @@ impl Connection {
         Ok(if is_refused { refusal() } else { reply })
     }
 
-    /// Passes a request on, and messages that arrive before its reply.
+    /// Sends a request, passes on the messages before its reply, and returns the reply.
     async fn exchange(&mut self, words: &[Vec<u8>]) -> io::Result<Vec<u8>> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -258,7 +259,7 @@ impl Connection {
     }
 }
 
-/// The keys that a script declares.
+/// Returns the keys that a script declares.
 fn declared<'a>(name: &str, words: &'a [Vec<u8>]) -> Option<&'a [Vec<u8>]> {
     if !matches!(name, "EVAL" | "EVALSHA") {
         return None;
@@ -267,7 +268,7 @@ fn declared<'a>(name: &str, words: &'a [Vec<u8>]) -> Option<&'a [Vec<u8>]> {
     words.get(3..3 + count)
 }
 
-/// Whether a proxy that sends each request to the server of its key has nowhere to send this command, or does not know it.
+/// Returns whether a proxy that sends each request to the server of its key cannot send this command anywhere, or does not know it.
 fn is_not_passed(name: &str) -> bool {
     let not_passed = "ACL CLIENT CLUSTER HELLO INFO ROLE SCAN SUBSCRIBE TIME WAIT XADD";
     not_passed.split(' ').any(|command| command == name)
@@ -277,7 +278,7 @@ fn as_words(words: &str) -> Vec<Vec<u8>> {
     words.split(' ').map(Into::into).collect()
 }
 
-/// The pattern that only this key matches.
+/// Returns the pattern that only this key matches.
 fn literally(key: &[u8]) -> Vec<u8> {
     key.iter().flat_map(|&byte| [b'\\', byte]).collect()
 }

@@ -1,4 +1,4 @@
-//! The comparison of error texts with those that are wanted, for the tables of texts.
+//! The comparison of error texts with expected ones, for tables of texts.
 
 use std::error::Error;
 
@@ -18,7 +18,7 @@ pub fn refused<T, E: Error>(result: Result<T, E>) -> String {
     }
 }
 
-/// Compares all rows, each of which has a situation, the text that it provoked, and the text that is wanted.
+/// Compares all rows: a situation, the text that it provoked, and the expected text.
 #[track_caller]
 pub fn compare(rows: &[(&str, String, &str)]) {
     let wrong: Vec<_> = rows

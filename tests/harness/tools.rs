@@ -1,8 +1,8 @@
-//! The servers and libraries that the distribution does not have, fetched by `tests/run --all`.
+//! Servers and libraries that the distribution lacks, which `tests/run --all` fetches.
 
 use std::path::Path;
 
-/// Returns the path of something below `.tools`; `what` is its name for people.
+/// Returns the path of a file below `.tools`. `what` is its name for people.
 #[track_caller]
 pub fn tool(path: &str, what: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))

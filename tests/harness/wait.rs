@@ -1,4 +1,4 @@
-//! Waits for a condition, so that no test has to guess how long something takes.
+//! Waits for conditions, so that no test has to guess how long something takes.
 
 use std::{
     panic::Location,
@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// After this time a test calls a condition hopeless: the time is longer than any stall of a busy machine.
+/// The time after which a test gives up on a condition, longer than any stall of a busy machine.
 pub const HANG: Duration = Duration::from_secs(60);
 
 /// One second, so that `SECOND * 10` is ten seconds.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// The pause between two checks of a condition. It is short compared with the whole wait, and long
-/// enough to leave a small machine to the processes under test.
+/// The pause between two checks of a condition: short compared with the whole wait, and long enough to leave a small machine to the
+/// processes under test.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds, and panics with `what` if it does not within `within`.
@@ -39,17 +39,17 @@ pub fn eventually(
     async move {
         let deadline = tokio::time::Instant::now() + within;
         loop {
-            let last_look = tokio::time::Instant::now() >= deadline;
+            let is_last = tokio::time::Instant::now() >= deadline;
             if condition().await {
                 return;
             }
-            assert!(!last_look, "not within {within:?}: {what} ({caller})");
+            assert!(!is_last, "not within {within:?}: {what} ({caller})");
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
-/// [`eventually`](fn@crate::eventually) with a condition that is one expression.
+/// Like [`eventually`](fn@crate::eventually), with a condition that is one expression.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -66,16 +66,16 @@ macro_rules! eventually {
     };
 }
 
-/// [`eventually`](fn@eventually) for tests without a runtime.
+/// Like [`eventually`](fn@eventually), for tests without a runtime.
 #[track_caller]
 pub fn eventually_blocking(within: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + within;
     loop {
-        let last_look = Instant::now() >= deadline;
+        let is_last = Instant::now() >= deadline;
         if condition() {
             return;
         }
-        assert!(!last_look, "not within {within:?}: {what}");
+        assert!(!is_last, "not within {within:?}: {what}");
         thread::sleep(PAUSE);
     }
 }
@@ -85,19 +85,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_condition_that_comes_true_ends_the_wait() {
-        let mut looks = 0;
-        eventually(Duration::from_secs(1), "three looks", async || {
-            looks += 1;
-            looks == 3
-        })
-        .await;
-        assert_eq!(looks, 3);
-    }
-
-    #[tokio::test(start_paused = true)]
     #[should_panic(expected = "not within 1s: pigs fly")]
-    async fn a_condition_that_never_comes_true_panics_with_what_was_waited_for() {
+    async fn a_condition_that_stays_false_panics_with_its_name() {
         eventually(Duration::from_secs(1), "pigs fly", async || false).await;
     }
 

@@ -1,9 +1,9 @@
-//! Moves a slot from one master to another one step at a time, so that a test can act between two steps.
+//! Moves a slot from one master to another, one step at a time, so that a test can act between two steps.
 
 use super::{Cluster, SOON, View, id};
 use crate::{server::RedisServer, wait::eventually_blocking};
 
-/// The migration of a slot, returned by [`Cluster::migration`]. Take the steps in the order in which they stand here.
+/// The migration of a slot, returned by [`Cluster::migration`]. Its steps are the methods, in the order of this page.
 #[derive(Debug)]
 pub struct Migration<'a> {
     cluster: &'a Cluster,
@@ -15,7 +15,11 @@ pub struct Migration<'a> {
 impl<'a> Migration<'a> {
     pub(super) fn new(cluster: &'a Cluster, slot: u16, target: &'a RedisServer) -> Self {
         let source = cluster.node_of_slot(slot);
-        assert_ne!(source.port(), target.port(), "it has the slot already");
+        assert_ne!(
+            source.port(),
+            target.port(),
+            "the target already has the slot"
+        );
         Self {
             cluster,
             slot,
@@ -37,7 +41,7 @@ impl<'a> Migration<'a> {
             .cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
-    /// Moves a lock: its key and the keys beside it, all of which end with its name.
+    /// Moves a lock: its key and its companion keys, all of which end with its name.
     pub fn move_lock(&self, full_key: &str) {
         let keys = self.keys_there().into_iter();
         for key in keys.filter(|key| key.ends_with(full_key)) {
@@ -45,14 +49,14 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// A hundred keys at most.
+    /// Returns the keys that the source still has, a hundred at most.
     fn keys_there(&self) -> Vec<String> {
         let slot = self.slot.to_string();
         let reply = self.source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
         redis::from_redis_value(reply).expect("a list of names")
     }
 
-    /// Moves all keys that are still there; returns their names.
+    /// Moves all keys that the source still has, and returns their names.
     pub fn move_keys(&self) -> Vec<String> {
         let mut moved = Vec::new();
         loop {
@@ -67,7 +71,7 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// Gives the slot to the target, which must have all keys: on all masters, on the target first.
+    /// Gives the slot to the target, which must have all keys. All masters are told, the target first.
     pub fn close(&self) {
         let target = id(self.target);
         self.set_slot(self.target, &["NODE", &target]);
@@ -83,18 +87,18 @@ impl<'a> Migration<'a> {
         });
     }
 
-    /// Leaves the slot where it was; keys that moved are out of reach until they are moved back.
+    /// Leaves the slot at the source. Keys that were moved are out of reach until they are moved back.
     pub fn cancel(&self) {
         self.set_slot(self.source, &["STABLE"]);
         self.set_slot(self.target, &["STABLE"]);
     }
 
-    /// Returns the master from which the slot goes.
+    /// Returns the master that gives the slot away.
     pub fn source(&self) -> &RedisServer {
         self.source
     }
 
-    /// Returns the master to which the slot goes.
+    /// Returns the master that gets the slot.
     pub fn target(&self) -> &RedisServer {
         self.target
     }

@@ -13,7 +13,7 @@ struct Member {
     id: String,
     port: u16,
     flags: Vec<String>,
-    // Of a replica: the id of the master that it copies.
+    // The id of the master that it copies, if it is a replica.
     master: Option<String>,
     is_connected: bool,
     slots: Vec<(u16, u16)>,
@@ -23,7 +23,7 @@ struct Member {
 type Role<'a> = (u16, Option<&'a str>, &'a [(u16, u16)]);
 
 impl View {
-    /// The view of a node, if it answers soon.
+    /// Returns the view of a node, if the node answers soon.
     pub(super) fn of(node: &RedisServer) -> Option<Self> {
         let reply = node.probe(&["CLUSTER", "NODES"]).ok()?;
         let lines: String = redis::from_redis_value(reply).ok()?;
@@ -35,7 +35,7 @@ impl View {
         self.members.len() == nodes && self.members.iter().all(Member::is_well)
     }
 
-    /// Whether this many masters share all slots, and each has one replica, or none has.
+    /// Returns whether this many masters share all slots, and each has a replica if there are any.
     pub(super) fn is_whole(&self, masters: usize, replicas: usize, spares: usize) -> bool {
         let ports = self.masters_with_slots();
         self.knows((1 + replicas) * masters + spares)
@@ -82,7 +82,7 @@ impl View {
         served == SLOTS.len()
     }
 
-    /// The facts that all nodes have to agree on, in the same order for each view.
+    /// Returns the facts that all nodes must agree on, in an order that does not depend on the view.
     fn roles(&self) -> Vec<Role<'_>> {
         let members = self.members.iter();
         let mut roles: Vec<_> = members

@@ -23,12 +23,12 @@ use super::{
 };
 use crate::resp::{self, Turn};
 
-/// Frames between reader and writer, each with the time it is due. The queue has no bound: a delay must
-/// not slow the frames behind it, and a test sends little.
+/// Frames between reader and writer, each with the time at which it is due. The queue has no bound: a delayed frame must not hold up
+/// the reader, and a test sends little.
 type Queue = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 type Queued = mpsc::UnboundedReceiver<(Instant, Vec<u8>)>;
 
-/// What a message is counted as, in place of a command.
+/// The name under which messages count, in place of a command.
 const PUSH: &str = "PUSH";
 
 /// A message that no client has subscribed to.
@@ -53,8 +53,7 @@ impl Connection {
         }
     }
 
-    /// Passes frames on until both ends are closed, one of them fails, or the proxy is to
-    /// reset it.
+    /// Passes frames on until both ends are closed, one of them fails, or a fault resets the connection.
     pub(super) async fn run(&self, client: &mut TcpStream, server: &mut TcpStream) {
         client.set_nodelay(true).ok();
         server.set_nodelay(true).ok();
@@ -117,7 +116,7 @@ impl Connection {
                     Verdict::Cut => {
                         let half = frame[..frame.len() / 2].to_vec();
                         queue.send((Instant::now(), half)).ok();
-                        // The writer ends its direction behind the last frame.
+                        // The writer ends its direction after the last frame.
                         return Ok(());
                     }
                 }
@@ -161,7 +160,7 @@ impl Connection {
         }
         let verdict = self.faults.judge(self.number, direction, &command);
         if command == PUSH {
-            // Behind the verdict: a test that has seen the count may end a delay.
+            // After the verdict: a test that has seen the count may end a delay.
             self.faults.count_message();
         }
         if direction == Direction::Requests && matches!(verdict, Verdict::Forward { .. }) {
@@ -194,7 +193,7 @@ impl Connection {
         in_flight.extend(std::iter::repeat_n(command, replies));
     }
 
-    /// The command that a frame from the server answers.
+    /// Returns the command that a frame from the server answers.
     fn command_of(&self, frame: &[u8]) -> String {
         if resp::turn(frame) == Turn::Push {
             return PUSH.to_owned();
@@ -205,7 +204,7 @@ impl Connection {
 
     async fn until_fate(&self, condition: impl Fn(&Fate) -> bool) {
         let mut fates = self.fates.clone();
-        // An error means that the proxy is gone, and this task goes with it.
+        // An error means that the proxy was dropped, which also ends this task.
         fates.wait_for(|fate| condition(fate)).await.map(drop).ok();
     }
 }
@@ -216,13 +215,13 @@ impl Drop for Connection {
     }
 }
 
-/// Whether the first byte is that of a TLS handshake or alert.
+/// Returns whether the first byte is that of a TLS handshake or alert.
 fn begins_as_tls(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(0x15 | 0x16))
 }
 
-/// Takes the first complete frame. Bytes that are not the Redis protocol pass as they came. TLS needs a flag of its own:
-/// encrypted bytes may look like the beginning of a frame that never ends.
+/// Removes the first complete frame from the buffer. Bytes of another protocol are passed on as they were read. TLS needs a flag of
+/// its own, since encrypted bytes may look like the beginning of a frame that never ends.
 fn next_frame(buffer: &mut Vec<u8>, is_tls: bool) -> Option<Vec<u8>> {
     let length = match resp::frame_length(buffer) {
         _ if is_tls => buffer.len(),

@@ -1,4 +1,4 @@
-//! The faults that a proxy is to inject, and the requests that it saw.
+//! The faults of a proxy, and the requests that it received.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::Request;
 
-/// One of the two ways through a connection.
+/// One of the two directions of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -28,7 +28,7 @@ pub enum Scope {
     All,
 }
 
-/// The frames that are to be lost.
+/// The frames that a fault concerns.
 ///
 /// A reply counts under the command it answers, a push message under `PUSH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,16 +71,15 @@ impl Which {
     }
 }
 
-/// The effect on the frames behind a lost frame.
+/// The fate of the frames after a lost frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// No later frame comes through in that direction of the connection, as when packets stop
-    /// arriving: TCP never skips bytes.
+    /// No later frame arrives in that direction of the connection, as if packets stopped arriving: TCP never skips bytes.
     Silence,
     /// The connection is reset.
     Reset,
-    /// The frames behind it come through. No network does this, only a faulty peer: a client takes
-    /// each later reply for the reply to the request before.
+    /// The later frames arrive. No network does this, only a faulty peer: a client takes each later reply for the reply to the
+    /// previous request.
     Continue,
 }
 
@@ -91,11 +90,11 @@ pub(super) enum Verdict {
         delay: Duration,
     },
     Lose(After),
-    /// Only the first half comes through, and the connection is closed behind it.
+    /// Only the first half arrives, and then the connection is closed.
     Cut,
 }
 
-/// The faults of one connection, as one value, so that the connection misses no change.
+/// The faults of one connection, in one value, so that the connection misses no change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fate {
     pub(super) frozen: bool,
@@ -112,8 +111,8 @@ pub(super) struct Faults {
 
 #[derive(Debug, Default)]
 struct State {
-    requests: Way,
-    replies: Way,
+    requests: Lane,
+    replies: Lane,
     freeze_new: bool,
     accepted: u64,
     messages: u64,
@@ -122,7 +121,7 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Way {
+struct Lane {
     delay: Duration,
     loss: Option<Loss>,
 }
@@ -130,7 +129,7 @@ struct Way {
 #[derive(Debug)]
 struct Loss {
     which: Which,
-    /// What becomes of these frames.
+    /// The decision about these frames.
     verdict: Verdict,
     // The number of frames so far that match `which.command`.
     seen: u64,
@@ -145,8 +144,8 @@ struct Known {
 impl Faults {
     pub(super) fn heal(&self) {
         let mut state = self.state();
-        state.requests = Way::default();
-        state.replies = Way::default();
+        state.requests = Lane::default();
+        state.replies = Lane::default();
         state.freeze_new = false;
         for known in state.connections.values() {
             known.fate.send_modify(|fate| {
@@ -158,11 +157,11 @@ impl Faults {
     }
 
     pub(super) fn set_delay(&self, direction: Direction, delay: Duration) {
-        self.state().way(direction).delay = delay;
+        self.state().lane(direction).delay = delay;
     }
 
     pub(super) fn set_loss(&self, direction: Direction, which: Which, verdict: Verdict) {
-        self.state().way(direction).loss = Some(Loss {
+        self.state().lane(direction).loss = Some(Loss {
             which,
             verdict,
             seen: 0,
@@ -223,9 +222,9 @@ impl Faults {
 
     pub(super) fn judge(&self, connection: u64, direction: Direction, command: &str) -> Verdict {
         let mut state = self.state();
-        let way = state.way(direction);
-        let delay = way.delay;
-        let lost = way.loss.as_mut().and_then(|loss| loss.strikes(command));
+        let lane = state.lane(direction);
+        let delay = lane.delay;
+        let lost = lane.loss.as_mut().and_then(|loss| loss.strikes(command));
         let Some(verdict) = lost else {
             return Verdict::Forward { delay };
         };
@@ -253,7 +252,7 @@ impl Faults {
 }
 
 impl State {
-    fn way(&mut self, direction: Direction) -> &mut Way {
+    fn lane(&mut self, direction: Direction) -> &mut Lane {
         match direction {
             Direction::Requests => &mut self.requests,
             Direction::Replies => &mut self.replies,
