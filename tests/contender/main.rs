@@ -4,13 +4,12 @@
 //! contender <lock url> <counter url> <name> <tasks> <increments> locked|both|unlocked [<key prefix> <pause in ms>]
 //! ```
 //!
-//! Each task increments the counter `name` this many times: it reads the counter and then writes it back.
-//! That loses increments unless a lock keeps the tasks of all processes apart. With `both` there
-//! are two counters, `name:0` and `name:1`. Of four tasks, one locks and increments the first and then the
-//! second, one the second and then the first. The other two have only the first, and only the second.
+//! Each task increments the counter `name` this many times: it reads the counter and then writes it back. That loses increments unless
+//! the lock excludes the tasks of all processes. With `both`, there are two counters, `name:0` and `name:1`. Of four tasks, one locks and
+//! increments the first and then the second, one the second and then the first, and the others only one of them.
 //!
-//! The process prints `ready` when it is connected, and begins at the next line of input. With a pause, it does not use the
-//! lock for this time after each increment. A client that polls has no place in the queue, and gets its turn only then.
+//! The process prints `ready` when it is connected, and begins at the next line of input. With a pause, each task pauses after each
+//! increment. Clients that poll have no place in the queue, and get their turn only then.
 
 use std::{
     env,
@@ -70,7 +69,7 @@ async fn main() -> Result<(), Failure> {
         _ => return Err(USAGE.into()),
     };
 
-    // If there are several servers, they have all just been started for the test.
+    // Otherwise several servers, which have just been started for the test, would grant nothing at first.
     let locks = locks.quarantine(Duration::ZERO);
     lock_core::set_global(locks.connect(lock_url).await?);
     let counter = redis::Client::open(counter_url.as_str())?
@@ -134,7 +133,7 @@ async fn increment(mut counter: MultiplexedConnection, name: &str) -> Result<(),
     Ok(())
 }
 
-/// Waits for a line of input. It blocks the main thread only: no task runs yet.
+/// Waits for a line of input. It may block the thread, since no task runs yet.
 fn wait_for_the_others() -> io::Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "ready")?;

@@ -4,8 +4,8 @@
 //! forker <lock url> <history> <children> <locks>
 //! ```
 //!
-//! Takes a lock, and forks. Each child makes a manager of its own, takes one key this many times, and stays until the key `stop`
-//! exists. The thread that forks is in no runtime, since the child would share the runtime.
+//! Takes a lock, and forks. Each child makes a manager of its own, takes one key this many times, and ends when the key `stop` exists.
+//! The thread that forks is not in a runtime, since the child would share it.
 
 use std::{env, error::Error, path::Path, process::exit, thread, time::Duration};
 
@@ -21,7 +21,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 const USAGE: &str = "forker <lock url> <history> <children> <locks>";
 
-/// A child that hangs ends with this status.
+/// The exit status of a child that hangs.
 const HANGS: i32 = 98;
 
 fn main() -> Result<(), Failure> {
@@ -44,13 +44,13 @@ fn expect_success(child: Child) -> Result<(), Failure> {
     }
 }
 
-/// Ends this process in bounded time, with success if the work succeeds.
+/// Ends this process in bounded time, with success if the work does not panic.
 fn end_with(work: impl FnOnce()) -> ! {
     thread::spawn(|| {
         thread::sleep(HANG * 2);
         exit(HANGS);
     });
-    // A panic ends the process with another status.
+    // A panic ends the process with a different status.
     work();
     exit(0)
 }
@@ -66,7 +66,7 @@ fn children_of_a_locker(
     children: u32,
     locks: u64,
 ) -> Result<(), Failure> {
-    // This lets the thread draw random values before the fork, of which it may keep some for later.
+    // The parent draws random values before the fork. If it kept some for later, all children would have the same ones.
     let runtime = runtime();
     let own = runtime.block_on(async {
         let own = LockManager::connect(url).await?;
@@ -89,7 +89,7 @@ fn children_of_a_locker(
     Ok(())
 }
 
-/// Takes the key `locks` times; any failure is a panic.
+/// Takes the key `locks` times, and panics at any failure.
 fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
     let client = redis::Client::open(url).expect("a url of Redis");
     let mut server = client.get_connection().expect("a server");
@@ -113,7 +113,7 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
                 permit: None,
                 valid_until: valid_until(&lease),
             });
-            // Other processes run meanwhile, and could take the lock.
+            // Meanwhile, other processes try to take the lock.
             let token: Option<String> = server.get("lock:k").expect("an owner token");
             let secret = token.as_deref().and_then(|token| token.rsplit(':').next());
             let () = server.sadd("secrets", secret).expect("a set");

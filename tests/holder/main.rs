@@ -4,8 +4,8 @@
 //! holder <lock url> <history> <process> <key>,… <tasks> <ttl in ms> <hold in ms>
 //! ```
 //!
-//! Each task takes the keys in turn, waits for each, and holds it for this time. Errors are events of the history, and the
-//! next key is tried. It prints `ready` when it is connected, begins at the next line of input, and ends at the line after.
+//! Each task takes the keys in turn, and holds each of them for this time. After an error, which the history records, it tries the next
+//! key. The process prints `ready` when it is connected, begins at the next line of input, and ends at the second one.
 
 use std::{
     env,
@@ -33,10 +33,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 const USAGE: &str =
     "holder <lock url> <history> <process> <key>,… <tasks> <ttl in ms> <hold in ms>";
 
-/// Longer than any fail-over: a wait that ends is an event, and then another wait begins.
+/// Longer than any fail-over. The history records a wait that ends, and another wait begins.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// The pause between an error and the next attempt: immediate errors must not become a busy loop.
+/// The pause between an error and the next attempt, so that immediate errors do not become a busy loop.
 const PAUSE: Duration = Duration::from_millis(20);
 
 struct Holder {
@@ -71,7 +71,7 @@ async fn main() -> Result<(), Failure> {
         running.spawn(holder.clone().work(task, stopped.clone()));
     }
     thread::spawn(move || {
-        // Any line ends the process, and so does the end of the input when the test is gone.
+        // The process also ends with its input, when the test has ended.
         io::stdin().read_line(&mut String::new()).ok();
         drop(stop);
     });
@@ -87,7 +87,7 @@ impl Holder {
         task: usize,
         mut stopped: watch::Receiver<()>,
     ) -> io::Result<()> {
-        // Each task begins at another key: otherwise all tasks would take the same key at the same time.
+        // Each task begins at another key, so that the tasks do not always want the same key.
         for key in self.keys.iter().cycle().skip(task % self.keys.len()) {
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
             self.recorder
@@ -98,7 +98,7 @@ impl Holder {
                 biased;
                 step = &mut holding => step?,
                 _ = stopped.changed() => {
-                    // If the future were dropped now, the release would be missing in the history.
+                    // If the future of a holder were dropped, the history would lack its release.
                     if holds.load(Ordering::Relaxed) { holding.await? } else { Step::Failed }
                 }
             };
@@ -113,7 +113,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Returns how it ended.
+    /// Takes and releases a lock. Returns the last step.
     async fn hold(&self, attempt: u64, key: &str, holds: &AtomicBool) -> io::Result<Step> {
         let body = async |lease: Lease| {
             holds.store(true, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl Holder {
     }
 }
 
-/// The end of the lease's validity, never later than the truth: the clock is read first.
+/// Returns the end of the lease's validity. It is never too late, since the clock is read first.
 fn end_of(lease: &Lease) -> Moment {
     let now = Moment::now();
     now.after(lease.remaining())

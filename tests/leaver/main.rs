@@ -4,8 +4,7 @@
 //! leaver <lock url> <key> main|task|handler
 //! ```
 //!
-//! The guard is dropped by `main` itself, by a task that `main` awaits, or by one that `main` does not wait for: it blocks its worker
-//! after the drop.
+//! The guard is dropped by `main` itself, by a task that `main` awaits, or by a task that then blocks its worker while `main` returns.
 
 use std::{env, error::Error, sync::OnceLock, thread, time::Duration};
 
@@ -25,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let locks = LockManager::connect(url).await?;
     let locks = LOCKS.get_or_init(|| locks);
-    // The first one makes the connection of this runtime.
+    // The first acquire opens the connection of this runtime.
     locks
         .acquire("other", LockOptions::new(TTL))
         .await?

@@ -1,4 +1,4 @@
-//! Servers with arbitrary replies: they must cause no panic, no hang and no growth.
+//! Servers with arbitrary replies, which must cause no panic, no hang and no growth.
 //!
 //! The test needs a separate process: the panic hook counts panics, and the memory is measured.
 
@@ -12,122 +12,66 @@ use std::{
 };
 
 use lock_core::{LockManager, LockOptions};
-use lock_tests::{FakeServer, Reply};
+use lock_tests::{FakeServer, Random, Reply};
 use tokio::{task::JoinSet, time::timeout};
 
 /// Far longer than every time-out: only a hang takes this long.
 const HANG: Duration = Duration::from_secs(30);
 
-/// The number of servers of each kind, each with replies of its own.
+/// The number of deployments of each kind, each with replies of its own.
 const SEEDS: u64 = 48;
 
-/// The number of them that are used at the same time.
+/// The number of deployments that are used at the same time.
 const AT_A_TIME: usize = 8;
 
 /// Much more than all managers together need, and much less than the lengths that the servers announce.
 const MOST_GROWTH_KB: u64 = 128 * 1024;
 
-/// Pseudo-random numbers, by Steele and Vigna's `SplitMix64`.
-#[derive(Clone)]
-struct Dice(u64);
+/// Values of every type that have no parts, and texts that only begin like a value.
+const SIMPLE: &str =
+    "_ $-1 *-1 #t ,1.5 +OK +PONG +QUEUED + $1048577 *99999999 %4294967296 $99999999999999999999 *1";
+
+/// Numbers that mean something in some reply, and the largest and smallest ones.
+const NUMBERS: &str =
+    "0 1 -1 -2 -3 2 40 9223372036854775807 -9223372036854775808 9007199254740992 1795151176455149";
+
+const TEXTS: &str = "|master|lc1:h/1:0|mode|cluster|127.0.0.1|0 0 1 c 7 t";
+
+const ERRORS: &str = "|ERR no|MOVED 1 127.0.0.1:1|MOVED 99999 :0|ASK 14041 :1|NOSCRIPT no|READONLY no|TRYAGAIN no|CLUSTERDOWN no|\
+                      NOAUTH no|NOPERM no|LOADING no|WRONGTYPE no|ERR unknown command 'x'|EXECABORT no|OOM no";
+
+const MESSAGES: &str = "message smessage subscribe ssubscribe sunsubscribe invalidate";
+
+/// The source of replies.
+struct Dice(Random);
 
 impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.roll() % end as u64).expect("small")
+        usize::try_from(self.0.below(end as u64)).expect("small")
     }
 
-    fn one_of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+    fn one_of<'a>(&mut self, all: &'a str, separator: char) -> &'a str {
+        let all: Vec<_> = all.split(separator).collect();
         all[self.below(all.len())]
     }
 
-    /// A value of any type, or something that only begins like one.
+    /// Returns a value of any type, or a text that only begins like one.
     fn value(&mut self, depth: usize) -> String {
-        let kinds = if depth == 0 { 9 } else { 13 };
+        let kinds = if depth == 0 { 6 } else { 9 };
         match self.below(kinds) {
-            0 => self
-                .one_of(&["_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", ",1.5\r\n"])
-                .to_owned(),
-            1 => format!(":{}\r\n", self.one_of(&["0", "1", "-1", "-2", "2"])),
-            2 => {
-                let large = [
-                    "9223372036854775807",
-                    "-9223372036854775808",
-                    "9007199254740992",
-                    "1795151176455149",
-                ];
-                format!(":{}\r\n", self.one_of(&large))
+            0 => format!("{}\r\n", self.one_of(SIMPLE, ' ')),
+            1 => format!(":{}\r\n", self.one_of(NUMBERS, ' ')),
+            2 => bulk(self.one_of(TEXTS, '|')),
+            3 => format!("-{}\r\n", self.one_of(ERRORS, '|')),
+            4 => {
+                let kind = bulk(self.one_of(MESSAGES, ' '));
+                let channel = bulk("__lock_core__:grants:x");
+                format!(">3\r\n{kind}{channel}{}", bulk("1 9"))
             }
-            3 => {
-                let text = self.one_of(&[
-                    "",
-                    "master",
-                    "lc1:h/1:0",
-                    "mode",
-                    "cluster",
-                    "127.0.0.1",
-                    "0 0 1 c 7 t",
-                ]);
-                format!("${}\r\n{text}\r\n", text.len())
-            }
-            4 => format!("+{}\r\n", self.one_of(&["OK", "PONG", "QUEUED", ""])),
-            5 => {
-                let errors = [
-                    "ERR no",
-                    "MOVED 1 127.0.0.1:1",
-                    "MOVED 99999 :0",
-                    "ASK 14041 :1",
-                    "NOSCRIPT no",
-                    "READONLY no",
-                    "TRYAGAIN no",
-                    "CLUSTERDOWN no",
-                    "NOAUTH no",
-                    "NOPERM no",
-                    "LOADING no",
-                    "WRONGTYPE no",
-                    "ERR unknown command 'x'",
-                    "EXECABORT no",
-                    "OOM no",
-                    "",
-                ];
-                format!("-{}\r\n", self.one_of(&errors))
-            }
-            6 => self
-                .one_of(&[
-                    "$1048577\r\n",
-                    "*99999999\r\n",
-                    "%4294967296\r\n",
-                    "$99999999999999999999\r\n",
-                    "*1\r\n",
-                ])
-                .to_owned(),
-            7 => {
-                let kind = self.one_of(&[
-                    "message",
-                    "smessage",
-                    "subscribe",
-                    "ssubscribe",
-                    "sunsubscribe",
-                    "invalidate",
-                ]);
-                let channel = "__lock_core__:grants:x";
-                format!(
-                    ">3\r\n${}\r\n{kind}\r\n${}\r\n{channel}\r\n$3\r\n1 9\r\n",
-                    kind.len(),
-                    channel.len()
-                )
-            }
-            8 => String::new(),
+            5 => String::new(),
             _ => {
                 let length = self.below(5);
-                let kind = self.one_of(&["*", "~", "%", ">"]);
+                let kind = self.one_of("* ~ % >", ' ');
                 let each = if kind == "%" { 2 } else { 1 };
                 let mut text = format!("{kind}{length}\r\n");
                 for _ in 0..length * each {
@@ -138,24 +82,12 @@ impl Dice {
         }
     }
 
-    /// The reply of a real server to a script, with random numbers.
+    /// Returns a list of numbers, as a script replies.
     fn numbers(&mut self) -> String {
-        let first = ["0", "1", "-1"];
-        let more = [
-            "0",
-            "1",
-            "-1",
-            "-2",
-            "-3",
-            "40",
-            "9223372036854775807",
-            "-9223372036854775808",
-            "9007199254740992",
-            "1795151176455149",
-        ];
         let length = 1 + self.below(4);
-        let mut text = format!("*{length}\r\n:{}\r\n", self.one_of(&first));
-        text.extend((1..length).map(|_| format!(":{}\r\n", self.one_of(&more))));
+        let first = self.one_of("0 1 -1", ' ');
+        let mut text = format!("*{length}\r\n:{first}\r\n");
+        text.extend((1..length).map(|_| format!(":{}\r\n", self.one_of(NUMBERS, ' '))));
         text
     }
 
@@ -166,7 +98,7 @@ impl Dice {
             1 => Reply::Silence,
             2 => Reply::Bytes(
                 (0..self.below(40))
-                    .map(|_| self.roll().to_le_bytes()[0])
+                    .map(|_| self.0.next().to_le_bytes()[0])
                     .collect(),
             ),
             3 => Reply::Bytes((self.value(2) + &self.value(2)).into_bytes()),
@@ -176,10 +108,13 @@ impl Dice {
     }
 }
 
-/// A server that answers correctly until a client accepts it, and mostly wrongly from then on. `port` is its own port, as soon
-/// as that is known.
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// Starts a server that answers correctly until a client accepts it, and mostly wrongly from then on.
 fn hostile(seed: u64) -> FakeServer {
-    let dice = Arc::new(Mutex::new(Dice(seed)));
+    let dice = Arc::new(Mutex::new(Dice(Random::new(seed))));
     let port = Arc::new(OnceLock::new());
     let own = Arc::clone(&port);
     let server = FakeServer::start(move |words| {
@@ -203,30 +138,21 @@ fn hostile(seed: u64) -> FakeServer {
                     .get(3)
                     .is_some_and(|key| key == "__lock_core__:watched") =>
             {
-                let marker = format!("{}:{}:0", words[5], words[6]);
-                Reply::Bytes(format!("${}\r\n{marker}\r\n", marker.len()).into())
+                Reply::Bytes(bulk(&format!("{}:{}:0", words[5], words[6])).into())
             }
-            "ROLE" => Reply::Bytes("*1\r\n$6\r\nmaster\r\n".into()),
+            "ROLE" => Reply::Bytes(format!("*1\r\n{}", bulk("master")).into()),
             "CLUSTER" => {
-                let owner = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+                let owner = format!("*2\r\n{}:{port}\r\n", bulk("127.0.0.1"));
                 Reply::Bytes(format!("*1\r\n*3\r\n:0\r\n:16383\r\n{owner}").into())
             }
             "SENTINEL" => {
-                let port = port.to_string();
-                let fields = [
-                    "ip",
-                    "127.0.0.1",
-                    "port",
-                    port.as_str(),
-                    "config-epoch",
-                    "1",
-                ];
-                let bulk = fields.map(|field| format!("${}\r\n{field}\r\n", field.len()));
-                Reply::Bytes(format!("%3\r\n{}", bulk.concat()).into())
+                let fields = format!("ip 127.0.0.1 port {port} config-epoch 1");
+                let fields: String = fields.split(' ').map(bulk).collect();
+                Reply::Bytes(format!("%3\r\n{fields}").into())
             }
             "INFO" => {
                 let text = format!("run_id:{port}\r\nuptime_in_seconds:1000\r\n");
-                Reply::Bytes(format!("${}\r\n{text}\r\n", text.len()).into())
+                Reply::Bytes(bulk(&text).into())
             }
             _ => dice.reply(),
         }
@@ -304,7 +230,7 @@ async fn no_reply_of_a_server_causes_a_panic_a_hang_or_growth() {
                 };
                 let ended = timeout(HANG, use_it(url)).await;
                 let was_used =
-                    ended.unwrap_or_else(|_| panic!("seed {seed}, kind {kind}: it hangs"));
+                    ended.unwrap_or_else(|_| panic!("a hang with seed {seed}, kind {kind}"));
                 used.fetch_add(usize::from(was_used), Ordering::Relaxed);
             });
         }
@@ -314,9 +240,16 @@ async fn no_reply_of_a_server_causes_a_panic_a_hang_or_growth() {
     }
     for (kind, used) in USED.iter().enumerate() {
         let used = used.load(Ordering::Relaxed);
-        assert!(used > 10, "kind {kind}: {used} were taken for servers");
+        assert!(
+            used > 10,
+            "only {used} deployments of kind {kind} were accepted"
+        );
     }
-    assert_eq!(PANICS.load(Ordering::Relaxed), 0, "also on other threads");
+    assert_eq!(
+        PANICS.load(Ordering::Relaxed),
+        0,
+        "a panic, perhaps on another thread"
+    );
     let growth = memory_kb().saturating_sub(before);
     assert!(growth < MOST_GROWTH_KB, "{growth} kB");
 }

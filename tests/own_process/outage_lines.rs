@@ -1,6 +1,7 @@
-//! What an operator reads, at the default level, while a server is away for a while.
+//! The log at the default level during an outage of a server.
 //!
-//! The lines come from the threads of managers, so the test installs the subscriber and the recorder of the process.
+//! The test needs a separate process: the lines come from the threads of managers, so it installs the subscriber and the recorder of the
+//! whole process.
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
@@ -8,8 +9,8 @@ use lock_tests::{
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// The lines at the levels that are shown by default, and that have this text.
-fn lines(log: &Log, says: &str) -> Vec<String> {
+/// Returns the lines with this text, at the levels that are shown by default.
+fn lines(log: &Log, wanted: &str) -> Vec<String> {
     let text = log.text();
     let shown = |line: &&str| {
         ["WARN", "INFO", "ERROR"]
@@ -18,14 +19,15 @@ fn lines(log: &Log, says: &str) -> Vec<String> {
     };
     let lines = text.lines().filter(shown);
     lines
-        .filter(|line| line.contains(says))
+        .filter(|line| line.contains(wanted))
         .map(str::to_owned)
         .collect()
 }
 
-async fn says(log: &Log, text: &str) -> String {
-    let said = format!("the log says {text:?}");
-    eventually!(HANG, &said => !lines(log, text).is_empty());
+/// Waits for a line with this text, and returns it.
+async fn logged(log: &Log, text: &str) -> String {
+    let what = format!("the log has {text:?}");
+    eventually!(HANG, &what => !lines(log, text).is_empty());
     lines(log, text).remove(0)
 }
 
@@ -37,18 +39,18 @@ fn is_connected(snapshotter: &Snapshotter, server: &str) -> Option<bool> {
     });
     gauge.map(|(_, _, _, value)| match value {
         DebugValue::Gauge(now) => now.into_inner() > 0.5,
-        other => panic!("no gauge: {other:?}"),
+        other => panic!("not a gauge: {other:?}"),
     })
 }
 
-/// How many threads this process has.
+/// Returns the number of threads of this process.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("the threads of this process");
     tasks.count()
 }
 
 async fn renewed_lease_is_lost(locks: &LockManager) -> LockError {
-    // Longer than the first attempt to connect takes on a busy machine: the line of the outage counts this lease.
+    // Longer than the first attempt to connect takes, even on a busy machine: the line about the outage must count this lease.
     let options = LockOptions::new(SECOND * 6);
     let body = async |_| std::future::pending::<()>().await;
     let run = locks.run("short", options, body).await;
@@ -56,7 +58,7 @@ async fn renewed_lease_is_lost(locks: &LockManager) -> LockError {
 }
 
 #[tokio::test]
-async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
+async fn an_outage_has_a_line_at_its_start_and_end_and_a_lost_lease_names_its_cause() {
     let log = Log::of_the_process();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -78,8 +80,8 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     assert!(lines(log, "out of reach").is_empty());
     server.kill9();
 
-    // The other manager holds none, and may be the first to say so.
-    let line = says(log, "leases_held=2").await;
+    // The managers without leases may log it first.
+    let line = logged(log, "leases_held=2").await;
     for part in [
         "WARN",
         &server.url(),
@@ -95,20 +97,25 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     };
     assert_eq!(*reason, LeaseLost::Expired);
     assert!(error.to_string().contains("the last failure: "), "{error}");
-    let line = says(log, "lease lost").await;
+    let line = logged(log, "lease lost").await;
     assert!(line.contains("failure=\""), "{line}");
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(false));
 
-    // A manager that ends in the outage does not hide that others cannot connect.
-    eventually!(HANG, "all three say so" => lines(log, "out of reach").len() == 3);
+    // If a manager ends during the outage, the gauge still shows that others cannot connect.
+    eventually!(HANG, "all three log it" => lines(log, "out of reach").len() == 3);
     let before = threads();
     drop(dropped);
-    eventually(HANG, "its thread has ended", async || threads() < before).await;
+    eventually(
+        HANG,
+        "the thread of the dropped manager has ended",
+        async || threads() < before,
+    )
+    .await;
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(false));
 
-    // Without a request of any task.
+    // No task makes a request meanwhile.
     server.restart();
-    let line = says(log, "reached again").await;
+    let line = logged(log, "reached again").await;
     for part in [
         "INFO",
         &server.url(),
@@ -118,8 +125,8 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     ] {
         assert!(line.contains(part), "{part} in {line}");
     }
-    // One line at each end for each manager that is left, and none in between.
-    eventually!(HANG, "both say so" => lines(log, "reached again").len() == 2);
+    // Each manager that is left has one line at the start and one at the end, and none in between.
+    eventually!(HANG, "both log it" => lines(log, "reached again").len() == 2);
     assert_eq!(lines(log, "out of reach").len(), 3, "{}", log.text());
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(true));
     guard

@@ -1,6 +1,6 @@
 //! A subscriber of `tracing` that is slow in the middle of a hand-off.
 //!
-//! The test needs a separate process: the subscriber is that of the whole process.
+//! The test needs a separate process, since the subscriber is that of the whole process.
 
 use std::{
     io::{self, Write},
@@ -17,8 +17,8 @@ const TTL: Duration = Duration::from_secs(2);
 
 static IS_SLOW: AtomicBool = AtomicBool::new(false);
 
-/// Sleeps while a release is written to the log; the sleep begins before the first renewal of the lease, which is due after a third
-/// of the ttl at the latest, and ends after it.
+/// Sleeps while a release is logged: from before the first renewal of the lease, which is due after a third of the ttl at the latest,
+/// until after it.
 struct Slow;
 
 impl Write for Slow {
@@ -35,10 +35,9 @@ impl Write for Slow {
     }
 }
 
-/// The manager's thread checks whether to renew the lease while the next task does not have it yet.
+/// During the sleep, the manager's thread decides whether to renew a lease that the next task does not have yet.
 #[tokio::test]
-async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_nor_the_word_of_its_end()
- {
+async fn a_slow_subscriber_does_not_cost_the_next_task_its_lease_or_the_notice_of_its_loss() {
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::DEBUG)
         .with_writer(|| Slow)
@@ -50,7 +49,7 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
         let options = LockOptions::new(TTL).wait(HANG);
         tokio::spawn(async move { locks.acquire("k", options).await })
     };
-    // With the token of the second task come those of the next ones, so that the third is handed the lock without a message.
+    // The reply to the second task has tokens for the next ones, too, so the third gets the lock without a message.
     let [first, second, third, fourth] = [(); 4].map(|()| acquire());
     drop(first.await.expect("no panic").expect("free"));
     let second = second.await.expect("no panic").expect("its turn");
@@ -62,7 +61,7 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
     let lease = third.lease();
     let lost = lease.lost();
     tokio::pin!(lost);
-    // Without a renewal, the lease would have ended by then.
+    // Without a renewal, the lease ends by then.
     let seen = tokio::select! {
         biased;
         lost = &mut lost => Some(lost),
@@ -70,7 +69,7 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
     };
     if seen.is_none() && server.get("lock:k") != value {
         let seen = timeout(HANG, lost).await;
-        seen.expect("the holder is told of the end of its lease");
+        seen.expect("the holder is notified of the loss of its lease");
     }
     drop(third);
     let fourth = timeout(HANG, fourth).await.expect("its turn comes");

@@ -1,7 +1,7 @@
-//! The spans and events in the log, by key.
+//! The spans and events in the log.
 //!
-//! The test needs a separate process, in which each thread that locks has a subscriber. `tracing` stores for the whole process
-//! whether a line is of interest. If a thread without a subscriber reaches the line first, the line is off for all.
+//! The tests need a separate process, in which each thread that locks has a subscriber. `tracing` caches for the whole process whether
+//! some subscriber wants an event: if a thread without a subscriber reaches it first, the event is off for all.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use lock_core::{
 };
 use lock_tests::{AcquireFree as _, Log, SECOND};
 use tokio::time::{Instant, advance, sleep};
-use tracing::{Instrument as _, subscriber::DefaultGuard};
+use tracing::{Instrument as _, Level, subscriber::DefaultGuard};
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Writes the events of this thread to a log, until the result is dropped.
-fn listens(log: &Log) -> DefaultGuard {
+/// Writes the events of this thread, and the ends of its spans, to a log, until the returned guard is dropped.
+fn subscribe(log: &Log, level: Level) -> DefaultGuard {
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
+        .with_max_level(level)
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(false)
         .with_writer(move || writer.clone())
@@ -26,20 +26,10 @@ fn listens(log: &Log) -> DefaultGuard {
     tracing::subscriber::set_default(subscriber)
 }
 
-fn listens_at_the_default_level(log: &Log) -> DefaultGuard {
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    tracing::subscriber::set_default(subscriber)
-}
-
 #[tokio::test(start_paused = true)]
-async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
+async fn spans_surround_the_body_and_show_the_times_of_wait_and_hold() {
     let log = Log::default();
-    let _listens = listens(&log);
+    let _subscriber = subscribe(&log, Level::DEBUG);
     let locks = LockManager::in_memory();
     let options = || LockOptions::default();
     let guard = locks.acquire_free(key!("report"), options()).await;
@@ -55,11 +45,11 @@ async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
     let (ran, ()) = tokio::join!(body, first);
     ran.expect("not lost");
     let text = log.text();
-    let line = |says: &[&str]| {
+    let line = |words: &[&str]| {
         let found = text
             .lines()
-            .find(|line| says.iter().all(|word| line.contains(word)));
-        assert!(found.is_some(), "{says:?} in {text}");
+            .find(|line| words.iter().all(|word| line.contains(word)));
+        assert!(found.is_some(), "{words:?} in {text}");
     };
     line(&[
         "lock_wait{key=report template=\"report\" mode=\"exclusive\"}",
@@ -87,7 +77,7 @@ async fn a_body_that_runs_as_a_task_is_in_the_span_of_its_caller() {
     }
 
     let log = Log::default();
-    let _listens = listens_at_the_default_level(&log);
+    let _subscriber = subscribe(&log, Level::INFO);
     let call = with_locks(LockManager::in_memory(), report());
     let called = call.instrument(tracing::info_span!("request")).await;
     called.expect("a free lock");
@@ -99,7 +89,7 @@ async fn a_body_that_runs_as_a_task_is_in_the_span_of_its_caller() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_a_warning_and_the_rest_has_lower_levels() {
     let log = Log::default();
-    let _listens = listens_at_the_default_level(&log);
+    let _subscriber = subscribe(&log, Level::INFO);
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("report", LockOptions::default()).await;
     assert_eq!(log.text(), "");
@@ -113,16 +103,16 @@ async fn a_loss_is_a_warning_and_the_rest_has_lower_levels() {
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
-/// The hold ends with the body. The reply to the release is logged when it comes.
+/// The hold ends with the body. The reply to the release is logged when it arrives.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_its_release_finds_lost_is_logged_also_in_the_background() {
-    let behind = LockOptions::default().release_in_background();
+async fn a_loss_that_the_release_finds_is_logged_even_in_the_background() {
+    let in_background = LockOptions::default().release_in_background();
     for (options, reply) in [
         (LockOptions::default(), SECOND / 2),
-        (behind, Duration::ZERO),
+        (in_background, Duration::ZERO),
     ] {
         let log = Log::default();
-        let _listens = listens(&log);
+        let _subscriber = subscribe(&log, Level::DEBUG);
         let (locks, faults) = LockManager::in_memory_with_faults();
         let started = Instant::now();
         let body = async |_| {
@@ -158,9 +148,9 @@ async fn pay(locks: &LockManager, id: u64) -> Result<(), Mute> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_without_a_backend_leave_one_line_a_second_also_if_the_service_logs_nothing() {
+async fn requests_without_a_backend_log_one_line_a_second_even_if_the_service_logs_nothing() {
     let log = Log::default();
-    let _listens = listens_at_the_default_level(&log);
+    let _subscriber = subscribe(&log, Level::INFO);
     let (locks, faults) = LockManager::in_memory_with_faults();
     faults.unavailable();
     for id in 0..4 {
@@ -168,8 +158,8 @@ async fn requests_without_a_backend_leave_one_line_a_second_also_if_the_service_
     }
     let text = log.text();
     assert_eq!(text.lines().count(), 1, "{text}");
-    for says in ["WARN", "refused with 503", "`order:0`", "source="] {
-        assert!(text.contains(says), "{says} in {text}");
+    for part in ["WARN", "refused with 503", "`order:0`", "source="] {
+        assert!(text.contains(part), "{part} in {text}");
     }
     assert!(!text.contains("not_logged"), "{text}");
 
@@ -195,9 +185,9 @@ async fn requests_without_a_backend_leave_one_line_a_second_also_if_the_service_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
+async fn a_refusal_that_becomes_a_response_is_logged_once() {
     let log = Log::default();
-    let _listens = listens_at_the_default_level(&log);
+    let _subscriber = subscribe(&log, Level::INFO);
     let (locks, faults) = LockManager::in_memory_with_faults();
     let guard = locks.acquire_free("busy", LockOptions::default()).await;
     let tried = || LockOptions::default().no_wait();
@@ -211,14 +201,14 @@ async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
     let text = log.text();
     assert_eq!(text.lines().count(), 1, "{text}");
 
-    // No acquire has seen this one.
+    // This error comes from no acquire.
     assert_eq!(LockError::NotConfigured.into_response().status(), 500);
     let text = log.text();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("refused with 500"), "{text}");
 }
 
-/// A guard that nothing looked at, and that was dropped in the millisecond in which it was made.
+/// The event is about guards that nothing read, and that were dropped in the millisecond in which they were made.
 #[tokio::test(start_paused = true)]
 #[expect(
     clippy::let_underscore_must_use,
@@ -226,7 +216,7 @@ async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
 )]
 async fn a_guard_that_is_dropped_in_its_statement_is_logged() {
     let log = Log::default();
-    let _listens = listens(&log);
+    let _subscriber = subscribe(&log, Level::DEBUG);
     let locks = LockManager::in_memory();
     let logged = || log.text().matches("released at once").count();
     let acquire = || locks.acquire("report", LockOptions::default());
@@ -234,7 +224,7 @@ async fn a_guard_that_is_dropped_in_its_statement_is_logged() {
     assert_eq!(logged(), 1, "{}", log.text());
     let _ = locks.acquire_all(["a", "b"], LockOptions::default()).await;
     assert_eq!(logged(), 2, "{}", log.text());
-    // Held for longer, looked at, or released.
+    // These guards are held for longer, read, or released.
     let guard = acquire().await.expect("free");
     sleep(SECOND / 1_000).await;
     drop(guard);
@@ -245,7 +235,7 @@ async fn a_guard_that_is_dropped_in_its_statement_is_logged() {
         .release()
         .await
         .expect("held");
-    // No guard of the user's.
+    // In these calls, the user has no guard.
     let run = locks.run("report", LockOptions::default(), async |_| {});
     run.await.expect("free");
     let busy = locks.acquire_free("b", LockOptions::default()).await;
@@ -257,11 +247,11 @@ async fn a_guard_that_is_dropped_in_its_statement_is_logged() {
     assert_eq!(logged(), 2, "{}", log.text());
 }
 
-/// Once for each text, in builds with debug assertions, as those of tests are.
+/// Only builds with debug assertions log it, such as those of tests.
 #[tokio::test(start_paused = true)]
-async fn a_template_that_is_passed_by_hand_is_logged_once() {
+async fn each_template_that_is_passed_as_a_key_is_logged_once() {
     let log = Log::default();
-    let _listens = listens(&log);
+    let _subscriber = subscribe(&log, Level::DEBUG);
     let locks = LockManager::in_memory();
     let logged = || log.text().matches("not a template").count();
     let options = LockOptions::default;
@@ -290,21 +280,21 @@ async fn a_template_that_is_passed_by_hand_is_logged_once() {
     }
     drop(locks.acquire_free(key!("order:{{id}}"), options()).await);
     assert_eq!(logged(), 2, "{}", log.text());
-    a_template_by_hand_is_logged_by_each_call_that_takes_a_key(&log).await;
-    // A program that makes such keys of its data is not flooded.
+    every_call_that_takes_a_key_logs_a_template(&log).await;
+    // A program whose data look like templates does not flood its log.
     for n in 0..1_000 {
         drop(locks.acquire_free(format!("{{user{n}}}"), options()).await);
     }
     assert!(logged() <= 64, "{}", logged());
 }
 
-/// Not only by calls that lock: else a test that makes `order:{id}` busy passes without having tested anything.
-async fn a_template_by_hand_is_logged_by_each_call_that_takes_a_key(log: &Log) {
+/// Otherwise, a test that makes `order:{id}` busy would pass without testing anything.
+async fn every_call_that_takes_a_key_logs_a_template(log: &Log) {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let is_logged = |key: &str| {
         let (text, key) = (log.text(), format!("key={key}"));
-        let is_meant = |line: &str| line.contains("not a template") && line.ends_with(&key);
-        assert!(text.lines().any(is_meant), "{key}: {text}");
+        let is_it = |line: &str| line.contains("not a template") && line.ends_with(&key);
+        assert!(text.lines().any(is_it), "{key}: {text}");
     };
     locks.inspect("inspected:{id}").await.expect("in memory");
     is_logged("inspected:{id}");
@@ -320,11 +310,11 @@ async fn a_template_by_hand_is_logged_by_each_call_that_takes_a_key(log: &Log) {
     is_logged("result:{id}");
 }
 
-/// The same manager again, one that was shut down, and none are nothing to warn of.
+/// It is fine to replace no manager, the same one, or one that was shut down.
 #[tokio::test]
 async fn a_second_global_manager_is_logged() {
     let log = Log::default();
-    let _listens = listens_at_the_default_level(&log);
+    let _subscriber = subscribe(&log, Level::INFO);
     let (first, second) = (LockManager::in_memory(), LockManager::in_memory());
     assert!(set_global(first.clone()).is_none());
     drop(set_global(first));
@@ -338,9 +328,9 @@ async fn a_second_global_manager_is_logged() {
 
 /// The url comes from a configuration, where it may have been meant for development only.
 #[tokio::test]
-async fn connecting_to_memory_says_that_it_excludes_inside_this_process_only() {
+async fn connecting_to_memory_logs_that_it_excludes_only_inside_this_process() {
     let log = Log::default();
-    let _listens = listens_at_the_default_level(&log);
+    let _subscriber = subscribe(&log, Level::INFO);
     drop(LockManager::connect("memory://").await.expect("in memory"));
     let text = log.text();
     assert!(

@@ -1,6 +1,6 @@
-//! The figures for a collector of metrics, by template. Spans and events are in `spans.rs`.
+//! The metrics, by template. Spans and events are in `spans.rs`.
 //!
-//! The tests need a separate process: one test installs the recorder of the process, and needs the feature `metrics`.
+//! The tests need a separate process, since one of them installs the recorder of the whole process.
 
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
@@ -18,10 +18,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The value of each counter and gauge, by name and labels. A histogram has its sum, and its count under the name with `#`.
+/// The value of each counter and gauge, by name and labels. A histogram has its sum there, and its count under the name with `#`.
 type Figures = BTreeMap<String, f64>;
 
-/// All figures since the last snapshot, since a snapshot empties histograms and counters.
+/// Returns all figures since the last snapshot: a snapshot resets histograms and counters.
 fn figures(of: &Snapshotter) -> Figures {
     let mut figures = Figures::new();
     for (key, _, _, value) in of.snapshot().into_vec() {
@@ -31,7 +31,7 @@ fn figures(of: &Snapshotter) -> Figures {
             .map(|label| format!("{}={}", label.key(), label.value()))
             .collect();
         let name = format!("{}{{{}}}", key.key().name(), labels.join(","));
-        #[expect(clippy::cast_precision_loss, reason = "there are not so many")]
+        #[expect(clippy::cast_precision_loss, reason = "the counts are small")]
         let value = match value {
             DebugValue::Counter(count) => count as f64,
             DebugValue::Gauge(now) => now.into_inner(),
@@ -65,7 +65,7 @@ async fn charge(order_id: u64, takes: Duration) -> Result<(), LockError> {
 #[tokio::test(start_paused = true)]
 async fn a_wait_and_a_hold_are_counted_and_timed() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::in_memory();
     let takes = Duration::from_millis(5);
     let mut tasks = JoinSet::new();
@@ -100,7 +100,7 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
             ),
             ("lock_waiting{key=order:{order_id},mode=exclusive}", 0.0),
             ("lock_held{key=order:{order_id},mode=exclusive}", 0.0),
-            // The second task prefetches tokens for the tasks behind it, which then need no reply of the backend.
+            // The second task prefetches tokens for the later ones, which then need no reply of the backend.
             (
                 "lock_handoffs_total{key=order:{order_id},mode=exclusive,kind=local}",
                 2.0,
@@ -112,7 +112,7 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
 #[tokio::test(start_paused = true)]
 async fn gauges_count_waiters_and_holders() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::in_memory();
     let mut tasks = JoinSet::new();
     for _ in 0..3 {
@@ -131,7 +131,7 @@ async fn gauges_count_waiters_and_holders() {
 #[tokio::test(start_paused = true)]
 async fn each_call_for_a_body_that_runs_once_is_counted_by_its_outcome() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let (locks, faults) = LockManager::in_memory_with_faults();
     let order = 7;
     let run = async |of: u32| {
@@ -164,7 +164,7 @@ async fn each_call_for_a_body_that_runs_once_is_counted_by_its_outcome() {
                 "lock_once_total{key=charge:{order},outcome=not_stored}",
                 1.0,
             ),
-            // Calls that got a result acquired nothing, and did not give up either.
+            // Calls that got a result neither acquired the lock nor gave up.
             (
                 "lock_acquired_total{key=charge:{order},mode=exclusive}",
                 2.0,
@@ -176,9 +176,9 @@ async fn each_call_for_a_body_that_runs_once_is_counted_by_its_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_way_to_go_without_is_counted_once() {
+async fn each_acquire_without_success_is_counted_once() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::builder().max_waiting(1).in_memory();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
     let template = || key!("stock");
@@ -214,7 +214,7 @@ async fn each_way_to_go_without_is_counted_once() {
 }
 
 #[tokio::test]
-async fn a_request_that_an_outage_refuses_at_once_is_a_wait_too() {
+async fn a_request_that_an_outage_refuses_at_once_counts_as_a_wait() {
     let server = RedisServer::start();
     let locks = LockManager::builder()
         .command_timeout(SECOND / 5)
@@ -222,10 +222,10 @@ async fn a_request_that_an_outage_refuses_at_once_is_a_wait_too() {
         .fail_fast_after(SECOND / 10)
         .connect(&server.url())
         .await
-        .expect("it is up");
+        .expect("a running server");
     server.kill9();
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let mut calls = 0.0;
     eventually(HANG, "a request is refused at once", async || {
         calls += 1.0;
@@ -250,7 +250,7 @@ async fn a_request_that_an_outage_refuses_at_once_is_a_wait_too() {
 #[tokio::test(start_paused = true)]
 async fn there_are_as_many_labels_as_templates_whatever_the_keys() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::in_memory();
     for order_id in 0..100 {
         with_locks(locks.clone(), charge(order_id, Duration::ZERO))
@@ -280,7 +280,7 @@ async fn there_are_as_many_labels_as_templates_whatever_the_keys() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_lost_is_counted_by_its_reason() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::in_memory();
     let guard = locks
         .acquire_free(key!("report"), LockOptions::default())
@@ -296,7 +296,10 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
         .acquire_free(key!("late"), LockOptions::default())
         .await;
     locks.force_release("late").await.expect("there");
-    released.release().await.expect_err("only this finds it");
+    released
+        .release()
+        .await
+        .expect_err("only the release finds the loss");
     assert_figures(
         &figures(&recorder.snapshotter()),
         &[
@@ -317,9 +320,9 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_end_there_are_no_waiters_and_no_holders_however_it_ended() {
+async fn gauges_return_to_zero_however_waits_and_holds_end() {
     let recorder = DebuggingRecorder::new();
-    let _listens = metrics::set_default_local_recorder(&recorder);
+    let _recorder = metrics::set_default_local_recorder(&recorder);
     let (locks, faults) = LockManager::in_memory_with_faults();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
     let free = async || locks.acquire_free("k", options()).await;
@@ -362,7 +365,7 @@ async fn in_the_end_there_are_no_waiters_and_no_holders_however_it_ended() {
         .expect("free");
     faults.lose("k");
     drop(lost);
-    // The lock is granted, and not taken for so long that it passes on, to the next waiter or to none.
+    // A grant is not polled for so long that the lock passes to the next waiter, or to none.
     for taken in [true, false] {
         let held = free().await;
         let mut waits = Box::pin(locks.acquire("k", options().wait_forever()));
@@ -402,7 +405,7 @@ async fn in_the_end_there_are_no_waiters_and_no_holders_however_it_ended() {
     );
 }
 
-/// A recorder that panics as soon as one of these figures is recorded.
+/// A recorder that panics when one of these metrics is recorded.
 struct Broken(&'static [&'static str]);
 
 impl Broken {
@@ -433,18 +436,18 @@ impl Recorder for Broken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_no_lock() {
+async fn a_recorder_that_panics_during_a_hand_off_costs_no_lock() {
     let broken = Broken(&[
         "lock_hold_seconds",
         "lock_lost_total",
         "lock_handoffs_total",
         "lock_abandoned_total",
     ]);
-    let _listens = metrics::set_default_local_recorder(&broken);
+    let _recorder = metrics::set_default_local_recorder(&broken);
     let (locks, faults) = LockManager::in_memory_with_faults();
     let options = || LockOptions::new(SECOND * 10).wait(SECOND);
     let free = async || locks.acquire_free("k", options()).await;
-    // The lock is released without a waiter, and to the next task.
+    // The lock is released, first without a waiter, then to the next task.
     free().await.release_held().await;
     let held = free().await;
     let (next, ()) = tokio::join!(locks.acquire("k", options()), async { drop(held) });
@@ -459,14 +462,14 @@ async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_no_lock() {
     let from_there = free().await;
     let tried = locks.try_acquire("k", options()).await;
     assert!(tried.is_ok_and(|guard| guard.is_none()));
-    // A wait ends in vain.
+    // A wait is dropped.
     let waits = locks.acquire("k", options());
     assert!(timeout(SECOND / 2, waits).await.is_err());
     from_there.release_held().await;
     drop(free().await);
 }
 
-/// The recorder of the whole process: a manager of a server counts on its own thread.
+/// The recorder of the whole process, since the manager of a server records on its own thread.
 fn everything() -> &'static Snapshotter {
     static ALL: OnceLock<Snapshotter> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -485,7 +488,7 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
     let (here, there) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = there.acquire_free("shared", patient()).await;
     let waits = tokio::spawn(async move { here.acquire(key!("shared"), patient()).await });
-    eventually(HANG, "it is in the wait queue", async || {
+    eventually(HANG, "the task is in the queue of the server", async || {
         let info = there.inspect("shared").await.expect("up").expect("held");
         info.waiters == 1
     })
@@ -497,7 +500,7 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
         .expect("granted")
         .release_held()
         .await;
-    // The other figures are recorded before the reply to the release.
+    // All of them are recorded before the reply to the release.
     assert_figures(
         &figures(all),
         &[

@@ -4,7 +4,7 @@
 //! runner <lock url> <key> <ttl in ms> <value>
 //! ```
 //!
-//! The body prints `runs`, and blocks its thread until the next line of input. Its value is the argument. Then the process prints the
+//! The body prints `runs`, blocks its thread until the next line of input, and returns the last argument. Then the process prints the
 //! value of the call, or its error.
 
 use std::{
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .wait(WAIT);
     let body = async |_| {
         say("runs")?;
-        // The step of the body that a stop falls into: no lease ends a step.
+        // The loss of the lease cannot interrupt this step, in which a test stops the process.
         io::stdin().read_line(&mut String::new())?;
         Ok::<_, io::Error>(value.clone())
     };
