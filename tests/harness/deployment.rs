@@ -48,7 +48,7 @@ enum Servers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     /// It has a place in a queue on the server, and the server notifies it.
-    InLine,
+    InQueue,
     /// It polls, because it may not run scripts.
     Polling,
 }
@@ -262,14 +262,14 @@ impl Deployment {
     pub fn grants_by(&self) -> Option<&'static str> {
         match (self.waiting, &self.servers) {
             (Waiting::Polling, _) | (_, Servers::Memory(_)) => None,
-            (Waiting::InLine, Servers::Cluster(_)) => Some("spublish"),
-            (Waiting::InLine, _) => Some("publish"),
+            (Waiting::InQueue, Servers::Cluster(_)) => Some("spublish"),
+            (Waiting::InQueue, _) => Some("publish"),
         }
     }
 
     /// Returns whether waiting clients have places in a queue. If not, they poll.
     pub fn has_lines(&self) -> bool {
-        self.waiting == Waiting::InLine
+        self.waiting == Waiting::InQueue
     }
 
     /// Returns whether a client waits in the queue of a key on its server.
@@ -375,7 +375,7 @@ impl Deployment {
             url: None,
             authority: None,
             _endpoint: None,
-            waiting: Waiting::InLine,
+            waiting: Waiting::InQueue,
             runs_scripts: true,
         }
     }

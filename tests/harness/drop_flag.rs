@@ -1,27 +1,35 @@
 //! Observes whether a value was dropped, as the values of a body are when the body is cancelled.
 
-use std::sync::{Arc, Weak};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
-/// A value that a test moves into a body.
+/// A value that records its drop.
 #[derive(Debug)]
-pub struct DropFlag(#[expect(dead_code, reason = "kept for its drop")] Arc<()>);
+pub struct DropFlag(Arc<AtomicBool>);
 
 /// The observer of a [`DropFlag`].
 #[derive(Debug)]
-pub struct Dropped(Weak<()>);
+pub struct Dropped(Arc<AtomicBool>);
 
 impl DropFlag {
     /// Returns a flag, and its observer.
     pub fn new() -> (Self, Dropped) {
-        let alive = Arc::new(());
-        let dropped = Dropped(Arc::downgrade(&alive));
-        (Self(alive), dropped)
+        let dropped = Arc::new(AtomicBool::new(false));
+        (Self(dropped.clone()), Dropped(dropped))
+    }
+}
+
+impl Drop for DropFlag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
 impl Dropped {
     /// Returns whether the flag was dropped.
     pub fn is_true(&self) -> bool {
-        self.0.strong_count() == 0
+        self.0.load(Ordering::SeqCst)
     }
 }

@@ -83,12 +83,6 @@ impl FakeServer {
         Self::start(|_| Reply::Bytes(vec![0, 0xff, 0x17, b'\r', b'\n', 0x80, b'\r', b'\n']))
     }
 
-    /// Starts a server that answers everything with one error, as in `error("LOADING wait")`.
-    pub fn error(message: &str) -> Self {
-        let reply = Reply::line(&format!("-{message}"));
-        Self::start(move |_| reply.clone())
-    }
-
     /// Returns the url for a client.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)

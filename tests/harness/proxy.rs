@@ -158,11 +158,6 @@ impl Proxy {
         self.faults.accepted()
     }
 
-    /// Returns how many push messages the server sent so far. Each of them is already in flight, or lost.
-    pub fn messages(&self) -> u64 {
-        self.faults.messages()
-    }
-
     /// Returns how many requests with this command were received so far, lost ones included.
     pub fn requests(&self, command: &str) -> usize {
         let log = self.faults.log();

@@ -121,7 +121,7 @@ fn hostile(seed: u64) -> FakeServer {
         let mut dice = dice.lock().expect("no panic");
         let port = own.get().copied().unwrap_or(1);
         let first = words.first().map_or("", String::as_str);
-        if dice.below(8) == 0 {
+        if dice.below(12) == 0 {
             return dice.reply();
         }
         let hello = "%2\r\n+proto\r\n:3\r\n+mode\r\n+standalone\r\n";

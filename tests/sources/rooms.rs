@@ -25,7 +25,7 @@ const PROTOCOL: &[&str] = &[
     "telemetry",
 ];
 
-/// The rooms that the code behind the public calls may use.
+/// The rooms that public calls may use.
 const MANAGER: &[&str] = &[
     "backend",
     "backend/memory",
@@ -126,7 +126,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The modules of the vocabulary that the engine uses. It names no I/O.
+/// The modules of the vocabulary that the engine may use, none of which names I/O.
 const WORDS_OF_THE_ENGINE: &[&str] = &[
     "error.rs",
     "failure.rs",
@@ -137,7 +137,7 @@ const WORDS_OF_THE_ENGINE: &[&str] = &[
     "options.rs",
 ];
 
-/// Names of types, functions and fields that only a lock has. The transport has none of them.
+/// Words in the names of types, functions and fields that are about locks. The transport has none of them.
 const WORDS_OF_LOCKS: &[&str] = &["fencing", "grant", "lease", "owner", "permit"];
 
 /// Rooms that the waist between driver and backends must not name.
@@ -172,7 +172,7 @@ struct Mention {
     module: Names,
     line: usize,
     path: Names,
-    /// Whether it is in a `use` that exports it.
+    /// `true` in a `use` that exports the path.
     is_exported: bool,
 }
 
@@ -259,7 +259,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the tokens of a module, or of a group in it. `before` is the path in front of the braces of a `use`.
+    /// Reads the tokens of a module, or of a group in it. Two colons join the next word to the path, and braces after them continue the
+    /// path, as in a `use`: then `before` is the path in front of them. Any other token ends the path.
     fn read(&mut self, tokens: TokenStream, module: &Names, before: &[String], is_use: bool) {
         let joined = |path: &[String]| if path.is_empty() { 0 } else { 2 };
         let (mut path, mut line, mut colons) = (before.to_vec(), 0, joined(before));
@@ -319,7 +320,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads what follows the word `mod`.
+    /// Reads a module, from the token after the word `mod` on.
     fn read_declared(&mut self, tokens: &mut impl Iterator<Item = TokenTree>, module: &Names) {
         let Some(TokenTree::Ident(name)) = tokens.next() else {
             return;
@@ -435,42 +436,15 @@ fn is_exception(from: &str, to: &str) -> bool {
     exceptions.any(|(one, another, _)| is_in(from, one) && is_in(to, another))
 }
 
-/// A graph of the files in a room, by the imports between them.
-#[derive(Default)]
-struct Graph<'a>(BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a Arrow>>>);
-
-impl<'a> Graph<'a> {
-    fn add(&mut self, from: &'a str, to: &'a str, arrow: &'a Arrow) {
-        if from != to {
-            let edges = self.0.entry(from).or_default();
-            edges.entry(to).or_default().push(arrow);
+/// Returns whether edges lead from one node to another, or to itself.
+fn is_reached<'a>(edges: &BTreeMap<&'a str, Vec<&'a str>>, from: &'a str, to: &str) -> bool {
+    let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(node) = open.pop() {
+        if reached.insert(node) {
+            open.extend(edges.get(node).into_iter().flatten());
         }
     }
-
-    fn reached(&self, from: &'a str) -> BTreeSet<&'a str> {
-        let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
-        while let Some(node) = open.pop() {
-            for to in self.0.get(node).into_iter().flat_map(BTreeMap::keys) {
-                if reached.insert(*to) {
-                    open.push(to);
-                }
-            }
-        }
-        reached
-    }
-
-    /// Returns the arrows that are part of a circle.
-    fn in_circles(&self) -> Vec<&'a Arrow> {
-        let mut found = Vec::new();
-        for (from, edges) in &self.0 {
-            for (to, arrows) in edges {
-                if self.reached(to).contains(from) {
-                    found.extend(arrows);
-                }
-            }
-        }
-        found
-    }
+    reached.contains(to)
 }
 
 /// Returns every arrow that breaks a rule, with the rule.
@@ -479,7 +453,7 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     let mut note = |arrow: &Arrow, rule: &str| {
         offences.insert(format!("{arrow} ({rule})"));
     };
-    let mut files = BTreeMap::<&str, Graph<'_>>::new();
+    let (mut edges, mut connected) = (BTreeMap::<&str, Vec<&str>>::new(), Vec::new());
     for arrow in inside {
         let ((from, _), (to, _)) = (room_of(&arrow.from), room_of(&arrow.to));
         if !is_allowed(&arrow.from, &arrow.to) {
@@ -495,14 +469,20 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         if is_exception(&arrow.from, &arrow.to) {
             continue;
         }
-        if from == to {
-            let graph = files.entry(from).or_default();
-            graph.add(&arrow.from, &arrow.to, arrow);
+        // The nodes are the files of one room, or two rooms.
+        let (from, to) = if from == to {
+            (&*arrow.from, &*arrow.to)
+        } else {
+            (from, to)
+        };
+        if !from.is_empty() && !to.is_empty() {
+            edges.entry(from).or_default().push(to);
+            connected.push((from, to, arrow));
         }
     }
-    for graph in files.values() {
-        for arrow in graph.in_circles() {
-            note(arrow, "files in a circle");
+    for (from, to, arrow) in connected {
+        if is_reached(&edges, to, from) {
+            note(arrow, "part of a circle");
         }
     }
     for arrow in outside {

@@ -87,12 +87,6 @@ impl<'a> Migration<'a> {
         });
     }
 
-    /// Leaves the slot at the source. Keys that were moved are out of reach until they are moved back.
-    pub fn cancel(&self) {
-        self.set_slot(self.source, &["STABLE"]);
-        self.set_slot(self.target, &["STABLE"]);
-    }
-
     /// Returns the master that gives the slot away.
     pub fn source(&self) -> &RedisServer {
         self.source

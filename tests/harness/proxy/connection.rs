@@ -159,10 +159,6 @@ impl Connection {
             return Verdict::Lose(After::Silence);
         }
         let verdict = self.faults.judge(self.number, direction, &command);
-        if command == PUSH {
-            // After the verdict: a test that has seen the count may end a delay.
-            self.faults.count_message();
-        }
         if direction == Direction::Requests && matches!(verdict, Verdict::Forward { .. }) {
             self.expect_replies(command, frame);
         }

@@ -115,7 +115,6 @@ struct State {
     replies: Lane,
     freeze_new: bool,
     accepted: u64,
-    messages: u64,
     connections: BTreeMap<u64, Known>,
     log: Vec<Request>,
 }
@@ -206,14 +205,6 @@ impl Faults {
 
     pub(super) fn leave(&self, connection: u64) {
         self.state().connections.remove(&connection);
-    }
-
-    pub(super) fn count_message(&self) {
-        self.state().messages += 1;
-    }
-
-    pub(super) fn messages(&self) -> u64 {
-        self.state().messages
     }
 
     pub(super) fn record(&self, request: Request) {
