@@ -27,13 +27,16 @@ const AT_A_TIME: usize = 8;
 /// Much more than all managers together need, and much less than the lengths that the servers announce.
 const MOST_GROWTH_KB: u64 = 128 * 1024;
 
-/// Values of every type that have no parts, and texts that only begin like a value.
-const SIMPLE: &str =
-    "_ $-1 *-1 #t ,1.5 +OK +PONG +QUEUED + $1048577 *99999999 %4294967296 $99999999999999999999 *1";
+const CONSTANTS: &str = "_ $-1 *-1 #t ,1.5";
 
-/// Numbers that mean something in some reply, and the largest and smallest ones.
-const NUMBERS: &str =
-    "0 1 -1 -2 -3 2 40 9223372036854775807 -9223372036854775808 9007199254740992 1795151176455149";
+const STATUSES: &str = "+OK +PONG +QUEUED +";
+
+/// Texts that only begin like a value.
+const BROKEN: &str = "$1048577 *99999999 %4294967296 $99999999999999999999 *1";
+
+const SMALL: &str = "0 1 -1 -2 2";
+
+const LARGE: &str = "9223372036854775807 -9223372036854775808 9007199254740992 1795151176455149";
 
 const TEXTS: &str = "|master|lc1:h/1:0|mode|cluster|127.0.0.1|0 0 1 c 7 t";
 
@@ -57,18 +60,21 @@ impl Dice {
 
     /// Returns a value of any type, or a text that only begins like one.
     fn value(&mut self, depth: usize) -> String {
-        let kinds = if depth == 0 { 6 } else { 9 };
+        let kinds = if depth == 0 { 9 } else { 13 };
         match self.below(kinds) {
-            0 => format!("{}\r\n", self.one_of(SIMPLE, ' ')),
-            1 => format!(":{}\r\n", self.one_of(NUMBERS, ' ')),
-            2 => bulk(self.one_of(TEXTS, '|')),
-            3 => format!("-{}\r\n", self.one_of(ERRORS, '|')),
-            4 => {
+            0 => format!("{}\r\n", self.one_of(CONSTANTS, ' ')),
+            1 => format!("{}\r\n", self.one_of(STATUSES, ' ')),
+            2 => format!("{}\r\n", self.one_of(BROKEN, ' ')),
+            3 => format!(":{}\r\n", self.one_of(SMALL, ' ')),
+            4 => format!(":{}\r\n", self.one_of(LARGE, ' ')),
+            5 => bulk(self.one_of(TEXTS, '|')),
+            6 => format!("-{}\r\n", self.one_of(ERRORS, '|')),
+            7 => {
                 let kind = bulk(self.one_of(MESSAGES, ' '));
                 let channel = bulk("__lock_core__:grants:x");
                 format!(">3\r\n{kind}{channel}{}", bulk("1 9"))
             }
-            5 => String::new(),
+            8 => String::new(),
             _ => {
                 let length = self.below(5);
                 let kind = self.one_of("* ~ % >", ' ');
@@ -87,7 +93,10 @@ impl Dice {
         let length = 1 + self.below(4);
         let first = self.one_of("0 1 -1", ' ');
         let mut text = format!("*{length}\r\n:{first}\r\n");
-        text.extend((1..length).map(|_| format!(":{}\r\n", self.one_of(NUMBERS, ' '))));
+        for _ in 1..length {
+            let numbers = [SMALL, "-3 40", LARGE][self.below(3)];
+            text.extend([":", self.one_of(numbers, ' '), "\r\n"]);
+        }
         text
     }
 
@@ -121,7 +130,7 @@ fn hostile(seed: u64) -> FakeServer {
         let mut dice = dice.lock().expect("no panic");
         let port = own.get().copied().unwrap_or(1);
         let first = words.first().map_or("", String::as_str);
-        if dice.below(12) == 0 {
+        if dice.below(24) == 0 {
             return dice.reply();
         }
         let hello = "%2\r\n+proto\r\n:3\r\n+mode\r\n+standalone\r\n";
