@@ -1,11 +1,11 @@
-//! `impl IntoResponse`, of axum and poem.
+//! `impl IntoResponse`. `applications/` compiles handlers of each framework.
 #![allow(clippy::missing_errors_doc, clippy::manual_async_fn)]
 
 use axum::{
     Json,
     extract::State,
     http::StatusCode,
-    response::{IntoResponse, Response},
+    response::IntoResponse,
 };
 use lock_core::{LockError, LockManager, distributed_lock};
 
@@ -14,10 +14,6 @@ use lock_core::{LockError, LockManager, distributed_lock};
 pub struct App {
     locks: LockManager,
 }
-
-/// Returns nothing.
-#[distributed_lock(key = "order")]
-pub async fn nothing() -> impl IntoResponse {}
 
 /// Returns early, from a loop, and at the end.
 #[distributed_lock(key = "order:{id}", locks = app.locks)]
@@ -37,26 +33,11 @@ pub async fn question(id: u64) -> impl axum::response::IntoResponse + Send + use
     Ok::<_, StatusCode>((parsed + u64::from(lease.fencing_token())).to_string())
 }
 
-/// Returns any response in a result.
-#[distributed_lock(key = "order:{id}")]
-pub async fn in_result(id: u64) -> Result<impl IntoResponse, LockError> {
-    if id > 2 {
-        return Ok(String::new());
-    }
-    Ok(id.to_string())
-}
-
 /// Returns any response in the framework's result.
 #[distributed_lock(key = "order:{id}")]
 pub async fn in_the_frameworks_result(id: u64) -> axum::response::Result<impl IntoResponse> {
     let text = std::str::from_utf8(&[]).map_err(|_| StatusCode::BAD_REQUEST)?;
     Ok((StatusCode::CREATED, text.len().to_string(), [("id", id.to_string())]).1)
-}
-
-/// Returns a response as the error.
-#[distributed_lock(key = "order")]
-pub async fn response_as_error() -> Result<&'static str, Response> {
-    Ok("ok")
 }
 
 /// Answers a busy lock by a value of another type than the body's.
@@ -101,30 +82,6 @@ macro_rules! handler {
 }
 handler!(from_a_macro -> impl IntoResponse, "ok");
 
-/// Handlers of poem.
-pub mod poem_handlers {
-    use lock_core::distributed_lock;
-    use poem::{IntoResponse, Response, web::Json};
-
-    /// Returns JSON.
-    #[distributed_lock(key = "order")]
-    pub async fn json() -> impl IntoResponse {
-        Json(1)
-    }
-
-    /// Returns any response in the framework's result.
-    #[distributed_lock(key = "order")]
-    pub async fn in_result() -> poem::Result<impl IntoResponse> {
-        Ok("ok")
-    }
-
-    /// Returns a response as the error.
-    #[distributed_lock(key = "order")]
-    pub async fn response_as_error() -> Result<&'static str, Response> {
-        Ok("ok")
-    }
-}
-
 fn is_send<T: Send>(value: T) -> T {
     value
 }
@@ -134,5 +91,5 @@ pub fn all(app: App) {
     drop(is_send(early(State(app), 1)));
     drop(is_send(question(1)));
     drop(is_send(on_error()));
-    drop(axum::Router::<App>::new().route("/", axum::routing::put(nothing)));
+    drop(axum::Router::<App>::new().route("/", axum::routing::put(skip)));
 }

@@ -20,21 +20,9 @@ pub async fn question(id: u64) -> impl actix_web::Responder + use<> {
     Ok::<_, Box<dyn std::error::Error>>((parsed + u64::from(lease.fencing_token())).to_string())
 }
 
-/// Returns any responder in the framework's result.
-#[distributed_lock(key = "order:{id}")]
-pub async fn in_the_frameworks_result(id: u64) -> actix_web::Result<impl Responder> {
-    Ok(id.to_string())
-}
-
 /// Returns any responder in a result with the lock's own error.
 #[distributed_lock(key = "order")]
 pub async fn in_result() -> Result<impl Responder, LockError> {
-    Ok("ok")
-}
-
-/// Returns a response as the error, for a function that a handler calls.
-#[distributed_lock(key = "order")]
-pub async fn response_as_error() -> Result<&'static str, HttpResponse> {
     Ok("ok")
 }
 
