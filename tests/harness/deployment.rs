@@ -268,24 +268,24 @@ impl Deployment {
     }
 
     /// Returns whether waiting clients have places in a queue. If not, they poll.
-    pub fn has_lines(&self) -> bool {
+    pub fn queues_waiters(&self) -> bool {
         self.waiting == Waiting::InQueue
     }
 
     /// Returns whether a client waits in the queue of a key on its server.
-    pub fn has_a_line(&self, key: &str) -> bool {
+    pub fn has_queue(&self, key: &str) -> bool {
         if let Some(locks) = self.memory() {
             return seen(locks, key).is_some_and(|info| info.waiters > 0);
         }
-        self.has_beside(key, "waiters")
+        self.has_companion(key, "waiters")
     }
 
     /// Returns whether a client has recently checked its place in the queue of a key.
-    pub fn has_a_check(&self, key: &str) -> bool {
-        self.has_beside(key, "beats")
+    pub fn has_beats(&self, key: &str) -> bool {
+        self.has_companion(key, "beats")
     }
 
-    fn has_beside(&self, key: &str, what: &str) -> bool {
+    fn has_companion(&self, key: &str, what: &str) -> bool {
         let is_sharded = self.url().contains("sharded=true");
         let name = if matches!(self.servers, Servers::Cluster(_)) || is_sharded {
             let tag = tag_of_slot(slot_of(key));

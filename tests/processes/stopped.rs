@@ -68,5 +68,5 @@ async fn joins_the_queue(servers: &Deployment) {
     for line in servers.keys("*queue*") {
         servers.delete(&line);
     }
-    eventually!(HANG, "it is in the wait queue" => servers.has_a_line(FULL_KEY));
+    eventually!(HANG, "it is in the wait queue" => servers.has_queue(FULL_KEY));
 }

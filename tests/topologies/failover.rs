@@ -99,7 +99,7 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
         assert!(token >= before, "acquired: {token} at {before}");
         let other = other.clone();
         let waiting = tokio::spawn(async move { other.acquire(KEY, options()).await });
-        eventually!(HANG, "it is in the wait queue" => servers.has_a_line(FULL_KEY));
+        eventually!(HANG, "it is in the wait queue" => servers.has_queue(FULL_KEY));
         let before = micros();
         guard.release_held().await;
         let guard = waiting.await.expect("no panic").expect("granted");

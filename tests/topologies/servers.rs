@@ -314,7 +314,7 @@ async fn a_key_is_shared_until_an_exclusive_request_arrives(servers: &Deployment
         tried.expect("a reply").is_none()
     };
     // Clients that poll do not hold back new readers.
-    if servers.has_lines() {
+    if servers.queues_waiters() {
         eventually!(HANG, "no reader is admitted" => is_refused(patient().shared()).await);
     }
     first.release_held().await;
@@ -358,11 +358,11 @@ async fn as_many_hold_as_there_are_permits(servers: &Deployment) {
 }
 
 async fn it_waits(servers: &Deployment) {
-    if servers.has_lines() {
-        eventually!(HANG, "it is in the wait queue" => servers.has_a_line("lock:k"));
+    if servers.queues_waiters() {
+        eventually!(HANG, "it is in the wait queue" => servers.has_queue("lock:k"));
         if servers.grants_by() == Some("spublish") {
             // In a cluster, a check follows the subscription at once. It might acquire the lock itself, right after the release.
-            eventually!(HANG, "it has checked its position" => servers.has_a_check("lock:k"));
+            eventually!(HANG, "it has checked its position" => servers.has_beats("lock:k"));
         }
         return;
     }
