@@ -1,6 +1,5 @@
 //! The texts of the scripts that lock-core runs on a server.
 
-#[expect(dead_code, reason = "no test runs the other scripts by hand")]
 #[path = "../../lock-core/src/backend/redis/protocol/scripts/texts.rs"]
 mod texts;
 
@@ -20,3 +19,17 @@ pub const INSPECT: &str = texts::INSPECT;
 pub const PROPOSE: &str = texts::PROPOSE;
 /// `mark.lua` with the files that it needs.
 pub const MARK: &str = texts::MARK;
+
+/// All scripts, with their names.
+pub const ALL: [(&str, &str); 10] = [
+    ("acquire", ACQUIRE),
+    ("release", RELEASE),
+    ("release_uncontended", RELEASE_UNCONTENDED),
+    ("force_release", FORCE_RELEASE),
+    ("renew", RENEW),
+    ("inspect", INSPECT),
+    ("trial", texts::TRIAL),
+    ("forget", texts::FORGET),
+    ("propose", PROPOSE),
+    ("mark", MARK),
+];

@@ -30,8 +30,9 @@ fn place(url: &str) -> &str {
 }
 
 /// Returns the text for a server that answers everything with this error.
-async fn refusing(error: &str) -> String {
-    connecting(&FakeServer::error(error).url()).await
+async fn refusing(error: &'static str) -> String {
+    let server = FakeServer::start(move |_| Reply::line(&format!("-{error}")));
+    connecting(&server.url()).await
 }
 
 /// Returns the text for a server without RESP3 that gives this answer to scripts.

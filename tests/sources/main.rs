@@ -10,3 +10,4 @@ mod manifests;
 mod public_interface;
 mod reliability;
 mod rooms;
+mod scripts;
