@@ -1,7 +1,8 @@
 //! Every error text that needs no server, with the situation that provokes it.
 //!
 //! Users search for these texts and alert on them, so a change of one should be reviewed next to the others. The texts that
-//! need a server, and the lines of the log, are in `refusals/texts.rs`; the diagnostics of the attribute are in `ui/`.
+//! need a server, and the lines of the log, are in `refusals/texts.rs`, those of connections in `refusals/server_texts.rs`, those
+//! of `lockctl` in `command_line/main.rs`, and the diagnostics of the attribute in `ui/`.
 
 use std::{collections::BTreeMap, time::Duration};
 
