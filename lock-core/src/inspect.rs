@@ -177,7 +177,7 @@ pub struct ServerInfo {
     pub version: Option<String>,
     /// The version of the RESP protocol that is spoken with the server, 2 or 3.
     pub protocol: u8,
-    /// `true` if scripts can be run. Without them, all locks are exclusive, and run once is not available.
+    /// `true` if scripts can be run. Without them, all locks are exclusive, and `run_once` is not available.
     pub scripts: bool,
     /// `true` if a waiter is notified when the lock is granted to it. Otherwise waiters poll.
     pub notifies: bool,

@@ -182,7 +182,7 @@ impl LockOptions {
     /// A process keeps its share for up to a second after its last task has ended, which saves the next task a round trip.
     /// The first exclusive request ends the share, and so does dropping the last manager. If the process is killed in that
     /// second, exclusive requests are blocked for the ttl, just as if it had been killed in a body. Clients that do not
-    /// queue (other libraries, or server users without scripts) cannot end the share, and get no turn while readers
+    /// queue (other libraries, or server users without scripts) cannot end the share, and starve while readers
     /// overlap.
     ///
     /// A body that holds a key shared cannot acquire it exclusively: the call returns [`LockError::Invalid`], because two

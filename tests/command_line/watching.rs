@@ -39,7 +39,7 @@ pub(crate) fn screen(process: &mut Process) -> Vec<String> {
         .collect()
 }
 
-/// Lets this many managers, which stand for processes, wait for a key.
+/// Makes this many managers, which stand for processes, wait for a key.
 async fn waiting(server: &RedisServer, key: &'static str, count: usize) -> Vec<LockManager> {
     let locks = connect(&server.url()).await;
     let mut waiting = Vec::new();

@@ -101,7 +101,7 @@ impl Deployment {
         }
     }
 
-    /// Makes a deployment of the table inside this process, `memory://`. Its manager answers the questions about keys.
+    /// Makes an in-process deployment, `memory://`. Its manager answers queries about keys.
     pub fn in_memory() -> Self {
         Self::of(Servers::Memory(LockManager::in_memory()))
     }

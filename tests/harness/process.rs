@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the process ended without another line")]
-    fn an_end_is_not_taken_for_a_line() {
+    fn the_end_of_a_process_is_not_mistaken_for_a_line() {
         Process::spawn("true", &[], &[]).line();
     }
 }

@@ -39,7 +39,7 @@ async fn a_manager_that_was_shut_down_says_so_whatever_is_wrong_with_the_request
 const ONE_LIST: &str = "this task already holds `a`: acquire both in one call";
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_lock_proposes_one_list_to_a_task_that_holds_another_key() {
+async fn a_busy_lock_suggests_one_list_to_a_task_that_holds_another_key() {
     let locks = LockManager::in_memory();
     let hold = |key: &'static str| {
         let locks = locks.clone();

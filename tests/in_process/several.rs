@@ -32,7 +32,7 @@ async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHan
     })
 }
 
-/// Lets another task wait for keys indefinitely.
+/// Makes another task wait for keys indefinitely.
 fn wait_for(
     locks: &LockManager,
     keys: &'static [&'static str],

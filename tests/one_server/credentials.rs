@@ -273,7 +273,8 @@ async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
     assert_eq!(in_a_transaction, 0);
 }
 
-/// Returns a provider of an outdated token, which gives the right one after so many calls, and the number of its calls.
+/// Returns a provider of an outdated token, which returns the right one after this many calls, and the number of its
+/// calls.
 fn stale(
     times: u32,
 ) -> (

@@ -188,7 +188,7 @@ async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_back_over_a_loss_of_data_is_an_error_with_the_cure() {
+async fn a_clock_that_was_set_back_over_a_loss_of_data_is_an_error_with_the_fix() {
     let redis = RedisServer::start();
     redis.add_user_without_scripts();
     for url in [redis.url(), redis.url_as("plain", "word")] {
@@ -213,7 +213,7 @@ async fn a_clock_that_was_set_back_over_a_loss_of_data_is_an_error_with_the_cure
             };
             let source = source.to_string();
             assert!(source.contains("no fencing token can be given"), "{source}");
-            let (_, command) = source.rsplit_once("run: ").expect("the cure");
+            let (_, command) = source.rsplit_once("run: ").expect("the fix");
             let id = format!("{}-{}", known / 2048, known % 2048);
             assert_eq!(command, format!("XADD {CLOCK} MAXLEN 0 {id} 0 0"));
             commands.push(command.to_owned());

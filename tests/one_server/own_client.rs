@@ -25,7 +25,7 @@ fn queue_length(server: &RedisServer) -> usize {
     server.keys("__lock_core__:waiters:*").len()
 }
 
-/// Lets a manager wait for a lock of another one.
+/// Makes a manager wait for a lock of another one.
 async fn takes_turns(server: &RedisServer, locks: LockManager) {
     let other = connect(&server.url()).await;
     let guard = other.acquire_free("k", patient()).await;

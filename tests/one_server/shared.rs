@@ -90,7 +90,7 @@ async fn is_busy(locks: &LockManager, options: LockOptions) -> bool {
     }
 }
 
-/// Lets a task wait for the key. It is in the server's queue when this returns.
+/// Makes a task wait for the key. It is in the server's queue when this returns.
 async fn in_queue(
     server: &RedisServer,
     locks: &LockManager,

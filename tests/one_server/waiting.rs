@@ -25,7 +25,7 @@ const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const BEATS_OF_CONTENDERS: &str = "__lock_core__:beats:lock:contender:k";
 
-/// Lets a new manager wait for `k`. It is in the server's queue when this returns.
+/// Makes a new manager wait for `k`. It is in the server's queue when this returns.
 async fn in_line(
     server: &RedisServer,
     url: &str,

@@ -58,7 +58,7 @@ async fn renewed_lease_is_lost(locks: &LockManager) -> LockError {
 }
 
 #[tokio::test]
-async fn an_outage_has_queue_at_its_start_and_end_and_a_lost_lease_names_its_cause() {
+async fn an_outage_is_logged_at_its_start_and_end_and_a_lost_lease_names_its_cause() {
     let log = Log::of_the_process();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();

@@ -45,20 +45,20 @@ macro_rules! neighbours {
 
                 #[tokio::test]
                 #[ignore = "fetched by `tests/run --all`"]
-                async fn each_blocks_the_other_until_its_release() {
-                    super::each_blocks_the_other_until_its_release(NEIGHBOUR).await;
+                async fn each_client_blocks_the_other_until_its_release() {
+                    super::each_client_blocks_the_other_until_its_release(NEIGHBOUR).await;
                 }
 
                 #[tokio::test]
                 #[ignore = "fetched by `tests/run --all`"]
-                async fn neither_deletes_the_others_key() {
-                    super::neither_deletes_the_others_key(NEIGHBOUR).await;
+                async fn neither_client_deletes_the_key_of_the_other() {
+                    super::neither_client_deletes_the_key_of_the_other(NEIGHBOUR).await;
                 }
 
                 #[test]
                 #[ignore = "fetched by `tests/run --all`"]
-                fn together_they_lose_no_increment() {
-                    super::together_they_lose_no_increment(NEIGHBOUR);
+                fn both_clients_together_lose_no_increment() {
+                    super::both_clients_together_lose_no_increment(NEIGHBOUR);
                 }
             }
         )*
@@ -161,7 +161,7 @@ async fn acquire(locks: &LockManager) -> LockGuard {
     acquired.expect("no hang").expect("free, or soon")
 }
 
-async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
+async fn each_client_blocks_the_other_until_its_release(neighbour: Neighbour) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = neighbour.manager(&server).await;
@@ -197,7 +197,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
     assert_eq!(server.get(&key), None);
 }
 
-async fn neither_deletes_the_others_key(neighbour: Neighbour) {
+async fn neither_client_deletes_the_key_of_the_other(neighbour: Neighbour) {
     let server = RedisServer::start();
     let locks = neighbour.manager(&server).await;
     let mut theirs = neighbour.start(&server.url(), &[]);
@@ -263,7 +263,7 @@ fn count(server: &RedisServer, neighbour: Neighbour) -> u32 {
     end.parse().expect("a number")
 }
 
-fn together_they_lose_no_increment(neighbour: Neighbour) {
+fn both_clients_together_lose_no_increment(neighbour: Neighbour) {
     let server = RedisServer::start();
     assert_eq!(count(&server, neighbour), 2 * WORKERS * INCREMENTS);
     assert_eq!(server.get(&neighbour.full_key()), None, "all released");
@@ -301,7 +301,7 @@ mod time_stamps {
 
     #[tokio::test]
     #[ignore = "fetched by `tests/run --all`"]
-    async fn it_takes_our_lock_whatever_its_clock() {
+    async fn the_recipe_takes_our_lock_whatever_its_clock() {
         let server = RedisServer::start();
         let locks = NEIGHBOUR.manager(&server).await;
         let guard = acquire(&locks).await;
@@ -313,7 +313,7 @@ mod time_stamps {
 
     #[tokio::test]
     #[ignore = "fetched by `tests/run --all`"]
-    async fn ours_never_takes_its_key() {
+    async fn our_locks_never_take_the_key_of_the_recipe() {
         let server = RedisServer::start();
         let locks = NEIGHBOUR.manager(&server).await;
         let mut theirs = NEIGHBOUR.start(&server.url(), &["-3600"]);

@@ -267,7 +267,7 @@ async fn a_server_with_too_many_clients_is_named_and_waited_for() {
 }
 
 #[tokio::test]
-async fn an_error_proposes_no_tls_for_a_server_that_was_reached_without() {
+async fn an_error_does_not_suggest_tls_for_a_server_that_was_reached_without() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;

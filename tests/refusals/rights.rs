@@ -1,6 +1,6 @@
-//! The least rights of a user of the server. Each right in the lines of `docs/operations.md` is needed, and a missing one is
-//! named: by the error of connecting, which points to that page, or by a warning. `topologies/servers.rs` runs its suite as the
-//! user of the line for scripts.
+//! The minimal rights of a user of the server. Each right in the lines of `docs/operations.md` is needed, and a
+//! missing one is named: by the error of connecting, which points to that page, or by a warning.
+//! `topologies/servers.rs` runs its suite as the user of the line for scripts.
 
 use std::time::Duration;
 
@@ -235,7 +235,7 @@ fn row_of(deployment: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Lets one process wait for another, and checks the health.
+/// Makes one process wait for another, and checks the health.
 async fn a_lock_is_handed_over(url: &str) {
     let (one, other) = (connect(url).await, connect(url).await);
     let guard = one.acquire_free("k", options()).await;

@@ -49,7 +49,7 @@ async fn answering_scripts(answer: &'static str) -> String {
 }
 
 #[tokio::test]
-async fn refused_connections() {
+async fn refused_connections_have_these_texts() {
     let gone = RedisServer::start();
     let nobody = gone.url();
     drop(gone);
@@ -113,7 +113,7 @@ async fn refused_connections() {
 }
 
 #[tokio::test]
-async fn servers_that_cannot_keep_locks() {
+async fn servers_that_cannot_store_locks_have_these_texts() {
     let cluster = Cluster::start();
     let replica = RedisServer::start();
     replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -172,7 +172,7 @@ async fn servers_that_cannot_keep_locks() {
 }
 
 #[tokio::test]
-async fn refused_requests() {
+async fn refused_requests_have_these_texts() {
     let server = RedisServer::start();
     server.cli(&["RPUSH", "lock:list", "precious"]);
     let locks = connect(&server.url()).await;

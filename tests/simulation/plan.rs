@@ -199,7 +199,7 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// Makes nearly all users share one key all the time, so that its share is never released of itself.
+    /// Makes nearly all users share one key all the time, so that its share is never released by itself.
     fn hurry(&mut self) {
         self.hurries = true;
         self.keys.truncate(1);

@@ -143,7 +143,7 @@ fn fence_of(lease: &Lease, key: &Kept) -> Fence {
     fence.expect("each key has a fence").1
 }
 
-/// Returns the end of the lease's validity, never later than in truth: the clock is read first.
+/// Returns the end of the lease's validity, never later than the real one: the clock is read first.
 fn end_of(lease: &Lease) -> Moment {
     let now = Moment::now();
     now.after(lease.remaining())

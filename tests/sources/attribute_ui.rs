@@ -369,7 +369,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Runs a check on all cases in a folder of `ui/`, of which there are at least so many.
+/// Runs a check on all cases in a folder of `ui/`, of which there are at least this many.
 fn run_all(folder: &str, least: usize, check: impl Fn(&Case) -> Result<(), String> + Sync) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("ui")

@@ -4,10 +4,10 @@
 mod alerts;
 mod attribute_ui;
 mod files;
+mod folders;
 mod guide;
 mod links;
 mod manifests;
 mod public_interface;
 mod reliability;
-mod rooms;
 mod scripts;

@@ -64,7 +64,7 @@ fn queue_length(node: &RedisServer, key: &str) -> usize {
     }
 }
 
-/// Lets a manager wait for a key, and returns once it is queued.
+/// Makes a manager wait for a key, and returns once it is queued.
 async fn queued(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
     let node = cluster.node_of(&format!("lock:{key}"));
     let before = queue_length(node, key);

@@ -286,7 +286,7 @@ async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
     other.expect("the quarantine ends").release_held().await;
 }
 
-/// Returns a manager with a quarantine of so many seconds.
+/// Returns a manager with a quarantine of this many seconds.
 async fn cautious(servers: &Servers, quarantine: u64) -> LockManager {
     let builder = LockManager::builder().quarantine(Duration::from_secs(quarantine));
     let locks = builder.redlock(servers.urls()).await;

@@ -99,7 +99,7 @@ async fn every_connection_leaves_a_primary_that_sentinels_cannot_reach() {
 }
 
 #[tokio::test]
-async fn a_stale_sentinel_does_not_lead_back() {
+async fn a_stale_sentinel_does_not_cause_a_switch_back() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let (stale, current) = (Puppet::naming(&old, 1), Puppet::naming(&old, 1));
     let locks = connect(&url_of(&[&stale, &current], "")).await;

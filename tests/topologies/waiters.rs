@@ -13,8 +13,8 @@ pub(super) async fn granted(waiting: Waiting) -> LockGuard {
     granted.expect("no panic").expect("granted")
 }
 
-/// Lets fifty tasks wait for a lock each, while the servers behind a proxy are down. Checks that the proxy gets at most one connection
-/// in each `pause`, and some more at the beginning.
+/// Makes fifty tasks wait for one lock each, while the servers behind a proxy are down. Checks that the proxy gets at
+/// most one connection in each `pause`, and some more at the beginning.
 pub(super) async fn many_wait_in_an_outage(
     locks: &LockManager,
     proxy: &Proxy,

@@ -78,7 +78,7 @@ async fn run_for_leader(me: &Candidate) -> Result<(), LockError> {
     loop {
         match lead(me).await {
             Ok(()) => {}
-            // A retry cannot cure a wrong setting.
+            // A retry cannot fix a wrong setting.
             Err(error @ LockError::Invalid { .. }) => return Err(error),
             Err(error) => println!("{}: does not lead: {error}", me.label),
         }

@@ -134,7 +134,7 @@ impl Hold {
     }
 
     async fn has_waiters(&self, processes: usize) {
-        eventually(SOON, "so many processes wait", async || {
+        eventually(SOON, "this many processes wait", async || {
             let seen = self.locks.inspect(Self::KEY).await;
             // A busy server may be late with a reply.
             seen.is_ok_and(|seen| seen.is_some_and(|seen| seen.waiters == processes))

@@ -25,8 +25,8 @@ const MOST_NOT_STORED: u32 = 3;
 /// The number of refusals after which further tries are useless.
 const MOST_REFUSALS: u32 = 3;
 
-/// A release that is repeated until it is certain that the key is not ours and will not become so, and the results of its
-/// tries.
+/// A release that is repeated until it is certain that the key is not ours and can no longer become ours, and the
+/// results of its tries.
 pub(super) struct Tries {
     release: Arc<ReleaseInFlight>,
     failed: u32,

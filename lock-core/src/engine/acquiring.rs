@@ -176,7 +176,7 @@ where
         }
     }
 
-    /// Gives up the owner token, which must not be used again, and replaces it by a new one.
+    /// Gives up the owner token, which must not be used again, and replaces it with a new one.
     fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request_mut() {
             request.may_hold = true;
@@ -296,8 +296,8 @@ where
 
     /// Accepts a grant that arrives by a message while nothing is in flight.
     ///
-    /// If its stamp is larger than `known_since`, the grant is younger than the last reply "wait". Its lease counts from
-    /// when that request was sent, so it may seem to be older than it is, in which case the lock is requested again.
+    /// If its stamp is larger than `known_since`, the grant is newer than the last reply "wait". Its lease counts from
+    /// when that request was sent, so it may seem older than it is, in which case the lock is requested again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = self.request_mut() else {
             return;
@@ -553,7 +553,7 @@ mod tests {
         reply_to_wait(&mut key, 13, Some(100));
         at(&mut key, 13, Event::Pushed(&7, pushed(101)));
         let held = key.leases.first();
-        let held = held.expect("the grant is younger than the last reply");
+        let held = held.expect("the grant is newer than the last reply");
         assert_eq!(
             held.valid_until,
             validity(Moment::from_nanos(13_000_000_000), TTL)

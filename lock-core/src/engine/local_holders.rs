@@ -11,7 +11,7 @@ use crate::{
 pub(crate) struct LocalHolder<W, L> {
     pub(crate) id: TaskId,
     pub(crate) fencing: FencingToken,
-    /// Set for a task that has stopped renewing, when it loses a share that is renewed only for other tasks.
+    /// The time at which a task that has stopped renewing loses its share, which is still renewed for other tasks.
     pub(crate) unrenewed_until: Option<Moment>,
     pub(crate) stage: HolderStage<W, L>,
 }

@@ -43,11 +43,11 @@ pub(crate) struct AcquireRequest<O> {
     /// The ttl that was requested last. It never decreases, since a copy that is executed late can block others for that
     /// long.
     pub(crate) ttl: Duration,
-    /// The ttl of the entry in the queue, if there may be one. A grant by a message has this ttl. It never changes, since
+    /// The ttl of the entry in the queue, if one may exist. A grant by a message has this ttl. It never changes, since
     /// the server finds the entry by its whole text.
     pub(crate) queued_ttl: Option<Duration>,
-    /// When the last request was sent that got the reply "wait" with a stamp, or else the request that joined the queue. A
-    /// grant with a stamp larger than `known_since` is younger.
+    /// When the last request was sent that got the reply "wait" with a stamp, or else the request that joined the
+    /// queue. A grant with a stamp larger than `known_since` is newer.
     pub(crate) waits_since: Moment,
     /// Stamps up to this one belong to grants that have ended.
     pub(crate) known_since: u64,

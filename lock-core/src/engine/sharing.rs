@@ -5,7 +5,7 @@
 //! arrive later request another share, which queues on the server. So an exclusive request waits for the bodies that were
 //! admitted before it, and for the message to this process, or for the next renewal if the message is lost.
 //!
-//! Clients that do not queue (other libraries, or users without scripts) cannot report that they wait. They get no turn
+//! Clients that do not queue (other libraries, or users without scripts) cannot report that they wait. They starve
 //! while readers overlap.
 
 use std::time::Duration;

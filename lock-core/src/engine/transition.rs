@@ -146,7 +146,7 @@ pub(crate) struct AcquireAction<O> {
     pub(crate) ttl: Duration,
     pub(crate) tokens: u32,
     pub(crate) queue_mode: QueueMode,
-    /// The ttl of the entry in the queue, if there may be one.
+    /// The ttl of the entry in the queue, if one may exist.
     pub(crate) queued_ttl: Option<Duration>,
     pub(crate) known_fencing: u64,
     /// The task that polls the request, or `None` if the manager's executor polls it.

@@ -34,8 +34,8 @@ pub struct HeldStream<S> {
     held: Option<Held<S>>,
 }
 
-/// A stream that is read under a lock. The fields are dropped in their order, because the stream must be gone before the
-/// lock is released.
+/// A stream that is read under a lock. The fields are dropped in declaration order, because the stream must be gone
+/// before the lock is released.
 pub(super) struct Held<S> {
     pub(super) stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send + Sync>>,

@@ -158,9 +158,9 @@ impl LockManager {
     ///
     /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one
     /// under the prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check
-    /// also reads the settings that can harm locks. It costs seven commands for each server where scripts run. It leaves no
-    /// key behind, and many processes may call it every second. [`Health::warnings`] has the conditions that may cause
-    /// trouble later, although everything works now.
+    /// also reads the settings that can endanger locks. It costs seven commands for each server where scripts run. It
+    /// leaves no key behind, and many processes may call it every second. [`Health::warnings`] has the conditions that
+    /// may cause trouble later, although everything works now.
     ///
     /// # Errors
     ///

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn other_values_have_other_fingerprints() {
+    fn different_values_have_different_fingerprints() {
         let all = [
             fingerprint(&("a", "b")),
             fingerprint(&("ab",)),

@@ -222,8 +222,8 @@ impl<T, F: Future<Output = T> + Send + 'static> MayContinue<T> for WithoutCaller
 /// A boxed call of an annotated function.
 ///
 /// The compiler proves that a future is `Send` field by field, down through every call inside it, and gives up at a depth
-/// of 128. It checks fields in their order and caches its results. Therefore the function comes first: from one function to
-/// the next, there are seven steps through this field, but eleven through the box.
+/// of 128. It checks fields in declaration order and caches its results. Therefore the function comes first: from one
+/// function to the next, there are seven steps through this field, but eleven through the box.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Call<F, D> {

@@ -55,7 +55,8 @@ pub trait PermitCount: TryInto<i64> {}
 #[diagnostic::do_not_recommend]
 impl<T: TryInto<i64>> PermitCount for T {}
 
-/// Converts a number of permits. If it does not fit, it becomes a number that the check of the options refuses.
+/// Converts a number of permits. A number outside of the range of an `i64` becomes one that the check of the
+/// options refuses.
 pub fn permits(n: impl PermitCount) -> usize {
     // A number that does not fit counts as too large, because only an `i128` can be below the range of an `i64`.
     let n = n.try_into().unwrap_or(i64::MAX).max(0);

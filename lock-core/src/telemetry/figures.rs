@@ -49,7 +49,7 @@ pub(super) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, 
 /// gauge.
 static OUT_OF_REACH: Mutex<BTreeMap<String, i64>> = Mutex::new(BTreeMap::new());
 
-/// Adds `more` to the number of connections that cannot be made to a server, and sets its gauge.
+/// Adds `more` to the number of connections to a server that are out of reach, and sets its gauge.
 pub(super) fn connected(server: &str, more: i64) {
     let labels = vec![metrics::Label::new("server", server.to_owned())];
     let key = Key::from_parts("lock_connected", labels);
@@ -67,8 +67,8 @@ pub(super) fn connected(server: &str, more: i64) {
     }
 }
 
-/// Adds to the number of connections that cannot be made, and returns the sum. The map has one entry for each server, as
-/// there is one gauge for each.
+/// Adds to the number of connections that are out of reach, and returns the sum. The map has one entry for each
+/// server, as there is one gauge for each.
 fn count_out_of_reach(server: &str, more: i64) -> i64 {
     let mut known = OUT_OF_REACH.lock();
     let count = known.entry(server.to_owned()).or_default();

@@ -42,7 +42,7 @@ impl Part {
             return quote_spanned!(at=> #private::value(&&#value));
         }
         let format = LitStr::new(&format!("{{{spec}}}"), at);
-        // A value has the same bound with and without a spec, so that a compiler which misses it proposes it once.
+        // A value has the same bound with and without a spec, so that the compiler suggests a missing bound only once.
         let value = if spec.ends_with(char::is_alphabetic) {
             value.clone()
         } else {

@@ -437,7 +437,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_good_history_has_no_offence() {
+    fn a_correct_history_has_no_violation() {
         assert_eq!(judge(&GOOD, |_| {}), none());
     }
 

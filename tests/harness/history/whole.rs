@@ -85,8 +85,9 @@ impl History {
     }
 }
 
-/// Returns the hold of an attempt that was granted, which ends never later than in truth. A lease that was valid at its release
-/// was valid all the time. Of any other lease only the first validity is known: a killed or stopped process records no end.
+/// Returns the hold of an attempt that was granted. The hold never ends later than it really did. A lease that was
+/// valid at its release was valid all the time. Of any other lease only the first validity is known: a killed or
+/// stopped process records no end.
 fn hold(events: &[&Event]) -> Option<Hold> {
     let (grant, valid_until) = events.iter().find_map(|event| match event.step {
         Step::Acquired { valid_until, .. } => Some((event, valid_until)),

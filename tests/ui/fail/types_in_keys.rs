@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use lock_core::{LockError, distributed_lock};
 
-// A value in several keys of a list: the bound that it lacks is proposed once.
+// A value in several keys of a list: the missing bound is suggested once.
 // error: `T` cannot be part of a lock key
 // at: "order:{id}"
 // note: consider restricting type parameter `T` with trait `KeyPart`
@@ -12,7 +12,7 @@ use lock_core::{LockError, distributed_lock};
 #[distributed_lock(key = ["order:{id}", "item:{id}", "event:{other}", "shop:{id:04}:{other}"])]
 async fn a_bound_that_a_value_lacks_in_several_keys<T, U>(id: T, other: U) -> Result<(), LockError> { Ok(()) }
 
-// A value with and without a format in one key: the bound that it lacks is proposed once.
+// A value with and without a format in one key: the missing bound is suggested once.
 // error: `T` cannot be part of a lock key
 // at: "order:{id}:{id:04}"
 // note: consider restricting type parameter `T` with trait `KeyPart`

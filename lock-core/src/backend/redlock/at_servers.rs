@@ -56,7 +56,8 @@ pub(super) struct KnownAtServer {
     owner: Arc<Owner>,
     /// `true` if the server took the key.
     took: bool,
-    /// `true` if the release is over, because the key is not ours there and will not be, or the server refuses for good.
+    /// `true` if the release is over, because the key is not ours there and can no longer become ours, or the server
+    /// refuses for good.
     is_over: bool,
     /// The first outcome of its release.
     outcome: Option<Result<ReleaseOutcome, Failure>>,

@@ -11,15 +11,15 @@ use crate::{moment::Moment, runtime::mutex::Mutex};
 pub(super) struct BackOff(Mutex<HashMap<Arc<str>, Moment>>);
 
 impl BackOff {
-    /// Records that a key is left alone until then. Entries that are over are removed; each lasts only for a moment, so there
-    /// are few.
+    /// Begins the back-off of a key, which lasts until then. Entries that are over are removed; each lasts only for a
+    /// moment, so there are few.
     pub(super) fn begin(&self, full_key: &Arc<str>, until: Moment, now: Moment) {
         let mut keys = self.0.lock();
         keys.retain(|_, until| now < *until);
         keys.insert(full_key.clone(), until);
     }
 
-    /// Removes and returns the time until which a key is left alone, if it is.
+    /// Removes the back-off of a key, if there is one, and returns when it ends.
     pub(super) fn end(&self, full_key: &str) -> Option<Moment> {
         self.0.lock().remove(full_key)
     }

@@ -5,8 +5,8 @@
 //!
 //! A key can be on less than a majority although most servers are up: one of its servers restarted without its data, and the
 //! others never had the key, since they were down when the lock was taken. So before a renewal reports a loss, it restores the key
-//! on the servers without it, if [no other client can have had a majority](excludes_others) since the last renewal. Where another
-//! client has the lock by now, the key is not restored, and that server does not count.
+//! on the servers without it, if [no other client can have had a majority](excludes_others) since the last renewal. If
+//! another client now holds the lock on a server, the key is not restored there, and that server does not count.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

@@ -47,7 +47,7 @@ impl Backend for RedlockBackend {
     fn traits(&self) -> Traits {
         Traits {
             only_exclusive: Some(EXCLUSIVE_BY_VOTES),
-            // One acquire brings tokens for all hand-overs that are allowed while other processes poll.
+            // One acquire returns the tokens for all hand-overs that are allowed while other processes poll.
             prefetches: false,
             round_trip: self.0.round_trip(),
             ..Traits::default()

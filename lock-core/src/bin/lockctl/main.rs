@@ -68,7 +68,7 @@ enum Command {
         #[arg(default_value = "", value_name = "PREFIX")]
         begin: String,
     },
-    /// Show one lock: its holders with their permits and the rest of each lease, and the queue in order
+    /// Show one lock: its holders with their permits and the remaining time of each lease, and the queue in order
     Show { key: String },
     /// Show a live table of the held locks, those with the most waiting processes first
     Watch {

@@ -102,7 +102,7 @@ impl Row {
     }
 }
 
-/// Formats the rest of a lease.
+/// Formats the remaining time of a lease.
 fn shown(remaining: Option<Duration>) -> String {
     remaining.map_or_else(|| "forever".to_owned(), |left| Span(left).to_string())
 }
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_short() {
+    fn durations_are_shown_in_short_form() {
         let shown = |millis| Span(Duration::from_millis(millis)).to_string();
         assert_eq!(shown(9_640), "9.6s");
         assert_eq!(shown(61_000), "1m1s");

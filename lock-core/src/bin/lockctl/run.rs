@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_a_span_or_forever() {
+    fn a_wait_is_a_duration_or_forever() {
         assert!(matches!(wait("forever"), Ok(WaitArgument::Forever)));
         assert!(
             matches!(wait("1m30s"), Ok(WaitArgument::For(span)) if span == Duration::from_secs(90))

@@ -372,7 +372,7 @@ impl World {
                     .queue
                     .iter()
                     .find(|waits| waits.entry.number == *number);
-                let entry = waits.expect("a grant is for one that waits").entry;
+                let entry = waits.expect("only a waiter is granted the lock").entry;
                 assert!(
                     self.alive.contains(number),
                     "a grant for an entry that is gone"

@@ -53,7 +53,7 @@ pub(crate) fn acquire(
         let owner = request.owner.clone();
         let mut location = store.0.servers.location(&owner.full_key);
         let (mut hops, mut first_try) = (0, None);
-        // Bounded by the redirects, and one more attempt.
+        // Bounded by the number of redirects, and one more attempt.
         loop {
             let is_retry = first_try.is_some();
             let connected = store.session_to_acquire(&location, &request, is_retry);

@@ -25,8 +25,8 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 const HIDDEN: &str = "a proxy in front of the server forwards neither INFO nor TIME, so the eviction policy, which must be `noeviction`, \
                       and the server's clock, which fencing tokens follow, are not known: check the server itself";
 
-/// Tries a lock on each server, and reads the settings that can harm locks. This takes seven commands per server if it runs
-/// scripts, and five more if it has forgotten the scripts.
+/// Tries a lock on each server, and reads the settings that can endanger locks. This takes seven commands per server
+/// if it runs scripts, and five more if it has forgotten the scripts.
 pub(crate) async fn check(
     store: &RedisStore,
     known_tokens: &KnownTokens,

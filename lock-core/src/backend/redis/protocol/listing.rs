@@ -129,7 +129,7 @@ fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
     let [cursor, Value::Array(keys)] = reply.as_sequence()? else {
         return None;
     };
-    // A key that is not a text was not made by this library.
+    // A key that is not valid UTF-8 was not created by this library.
     let keys = keys.iter().filter_map(reply::text).map(str::to_owned);
     Some((reply::text(cursor)?.parse().ok()?, keys.collect()))
 }

@@ -28,7 +28,7 @@ use crate::{
 /// The keys of a lock, in the order of `queue.lua`.
 pub(super) struct LockKeys<'a> {
     all: [Arg<'a>; 8],
-    /// The keys that exist for as long as a lease beside others: the lock, the holders, and the permits.
+    /// The keys that exist for as long as a non-exclusive lease: the lock, the holders, and the permits.
     beside: [Arg<'a>; 3],
 }
 
@@ -218,7 +218,7 @@ pub(super) struct RenewArguments<'a> {
     ttl: Duration,
     known: u64,
     tokens: u32,
-    /// The entry, if the lease is held beside others.
+    /// The entry, if the lease is not exclusive.
     entry: Option<Arg<'a>>,
 }
 

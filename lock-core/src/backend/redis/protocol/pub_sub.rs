@@ -25,7 +25,7 @@ use crate::{
 /// The channels of a manager, and the receiver of its messages.
 #[derive(Clone, Debug)]
 pub(crate) struct PubSubDispatch {
-    /// The channel that is subscribed to with each new connection.
+    /// The channel to which each new connection subscribes.
     channel: Arc<str>,
     /// The suffix of all channel names of this manager.
     manager: Arc<str>,

@@ -88,7 +88,8 @@ impl Scope {
 }
 
 impl RedisStore {
-    /// Returns `true` if the locks are on one fixed server: neither sentinels nor a cluster can replace it by another.
+    /// Returns `true` if the locks are on one fixed server: neither sentinels nor a cluster can replace it with
+    /// another.
     pub(crate) fn is_one_server(&self) -> bool {
         let only = self.0.servers.only();
         only.is_some_and(|server| server.connection.sentinels().is_none())

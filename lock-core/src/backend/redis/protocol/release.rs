@@ -32,7 +32,7 @@ pub(crate) fn release(store: &RedisStore, request: Release) -> Reply<Answered<Re
         let owner = &request.owner;
         let mut location = store.0.servers.location(&owner.full_key);
         let (mut hops, mut redirecting) = (0, None);
-        // Bounded by the redirects.
+        // Bounded by the number of redirects.
         loop {
             let released = match store.session_to_release(&location, &request).await {
                 Ok(ready) => release_at(&store, &location, &ready, &request).await,

@@ -73,7 +73,8 @@ pub(super) fn as_found(
     }
 }
 
-/// Waits until the server is a primary, and returns its reply to `INFO`. If it may not be asked, it counts as a primary.
+/// Waits until the server is a primary, and returns its reply to `INFO`. If `INFO` is not available, the server counts
+/// as a primary.
 pub(super) async fn expect_a_primary(
     store: &RedisStore,
     location: &KeyLocation,

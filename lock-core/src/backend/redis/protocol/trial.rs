@@ -91,7 +91,7 @@ async fn try_one(
     Ok(info)
 }
 
-/// Logs the server that was found, and the settings that may harm locks there.
+/// Logs the server that was found, and the settings that may endanger locks there.
 fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>) {
     let Some(current) = location.server.connection.snapshot() else {
         return;

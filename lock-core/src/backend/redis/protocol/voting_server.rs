@@ -58,7 +58,7 @@ pub(crate) struct Proposal {
 /// A server's reply to a proposal. Its times are fencing tokens, by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Vote {
-    /// The asking process has the lock, with this number.
+    /// The server granted the lock to the requesting process, with this number.
     Accepted { clock: u64, wanted: bool },
     /// The number was not above the counter, or was far from the clock. `least` is the larger of counter and clock.
     Refused { least: u64, clock: u64 },

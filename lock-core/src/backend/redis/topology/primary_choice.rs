@@ -17,7 +17,8 @@ use crate::{
     moment::Moment,
 };
 
-/// For this long after a switch, no reply leads back. Sentinels learn of a fail-over from each other within a few seconds.
+/// For this long after a switch, no reply can cause a switch back. Sentinels learn of a fail-over from each other
+/// within a few seconds.
 const SETTLING: Duration = Duration::from_secs(60);
 
 /// A sentinel's reply.
@@ -166,7 +167,7 @@ mod tests {
             ("a1", "a2!", None, None),
             ("a1 b2", "a2! b2", Some("b"), Some("b")),
             ("a1 b2", "a2! a1 a1", None, None),
-            // Another address with the known epoch, and the way back.
+            // Another address with the known epoch, and the switch back.
             ("a2", "b2", Some("b"), Some("b")),
             ("a2", "a2 b2 b2", Some("b"), Some("b")),
             ("a2", "a2 a2 b2", Some("a"), Some("a")),
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn long_after_a_switch_most_sentinels_may_lead_back() {
+    fn long_after_a_switch_most_sentinels_may_cause_a_switch_back() {
         let mut choices = Choices::default();
         for (earlier, second) in [("a1", 1), ("b2", 2)] {
             choose(&mut choices, earlier, Need::Connect, second).expect("the reply counts");

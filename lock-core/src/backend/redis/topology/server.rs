@@ -50,7 +50,7 @@ pub(crate) struct RedisServer {
     pub(crate) renewals: Arc<ReconnectingConnection>,
     /// The subscriptions to grants at this node, in a cluster.
     pub(crate) subscription: Option<ShardedSubscription>,
-    /// Waits for replicas, if they must have a lock before it counts.
+    /// Set if replicas must acknowledge a lock before it counts.
     pub(crate) replica_acks: Option<ReplicaAcks>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum Arg<'a> {
     Written(&'a dyn WriteWord),
     /// One word, joined from two pieces.
     Joined(&'a str, &'a str),
-    /// One word: a text, two numbers, and what follows them, with spaces between them.
+    /// One word: a string, two numbers, and a letter or a number, with spaces between them.
     Spaced(&'a str, [u64; 2], Last),
     Number(u64),
 }

@@ -515,7 +515,7 @@ pub(super) mod tests {
         }
 
         fn write(&mut self) {
-            // Bounded by the requests.
+            // Bounded by the number of requests.
             loop {
                 let output = self.exchange.output(Moment::from_nanos(0)).to_vec();
                 if output.is_empty() {

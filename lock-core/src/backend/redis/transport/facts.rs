@@ -452,7 +452,7 @@ async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
 }
 
 #[tokio::test]
-async fn a_request_ends_with_its_connection_whenever_that_ends() {
+async fn a_request_ends_when_its_connection_ends() {
     for is_early in [true, false] {
         for connection in undriven().await {
             let mut request = Box::pin(connection.request(get("a"), None));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_younger_than_the_outage_was_restarted() {
+    fn a_server_with_an_uptime_shorter_than_the_outage_was_restarted() {
         let away = Duration::from_secs(20);
         for (uptime, says) in [
             (Some("20"), "it was restarted or replaced"),

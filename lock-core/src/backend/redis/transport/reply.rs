@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-/// Returns the bytes of a text, whatever its type.
+/// Returns the bytes of a string, whatever its type.
 pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
@@ -11,7 +11,7 @@ pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// Returns a text, if it is valid UTF-8.
+/// Returns a string, if it is valid UTF-8.
 pub(crate) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value)?).ok()
 }

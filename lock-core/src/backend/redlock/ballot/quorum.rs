@@ -64,9 +64,9 @@ impl<T> Replies<T> {
         ))
     }
 
-    /// Returns the failure of a missing majority. It is `Invalid` only if a majority finds the request wrong, because a single
-    /// server may be wrong itself. If each failure says that the request was not executed, a retry may succeed, unless all
-    /// servers refuse it for good.
+    /// Returns the failure of a missing majority. It is `Invalid` only if a majority rejects the request as invalid,
+    /// because a single server may be misconfigured. If each failure says that the request was not executed, a retry
+    /// may succeed, unless all servers refuse it for good.
     pub(crate) fn failure(&self, text: String) -> Failure {
         let is_invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
         if self.failures().filter(is_invalid).count() >= self.majority() {

@@ -5,18 +5,18 @@
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
--- ARGV[3]  the largest fencing token that the asking process knows.
+-- ARGV[3]  the largest fencing token that the caller knows.
 -- ARGV[4]  the number of fencing tokens wanted. Only an exclusive holder gets more than one.
 -- ARGV[5]  'try': do not wait; 'wait': join the queue, for the first time; a number: wait, at any later time.
 --          The number is the place from the last reply; 0: none yet.
--- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and the kind.
--- ARGV[7]  if present: the process waits by polling, since grants cannot reach it. A mark reports this for so many milliseconds.
+-- ARGV[6]  its entry without the owner token: the channel of the caller, a number, the ttl, and the kind.
+-- ARGV[7]  if present: the process waits by polling, since grants cannot reach it. A mark reports this for that many milliseconds.
 --
 -- Each argument costs the server as much as a comparison, so there are few.
 --
--- Returns {1, first fencing token, how many} if acquired alone.
+-- Returns {1, first fencing token, how many} if acquired exclusively.
 -- Returns {2, result} if the body is to run once and has run: its result is in KEYS[7].
--- Returns {1, fencing token, contended, permit, more} if acquired beside others.
+-- Returns {1, fencing token, contended, permit, more} if acquired in another mode.
 -- Contended 1: an exclusive entry is queued, or for permits, any entry. The permit is 0 if shared.
 -- More 1: the rest of a batch waits for the next call of release.lua, renew.lua, or this program.
 -- Returns {0, remaining milliseconds, place, ours} if busy.
@@ -34,7 +34,7 @@
 -- harmless if the rest fails.
 --
 -- This file is for exclusive requests that meet an exclusive holder, or a free lock without a queue. All others continue in
--- acquire_beside.lua.
+-- acquire_non_exclusive.lua.
 
 local TOKEN, MODE = ARGV[1], ARGV[5]
 local KIND = string.match(ARGV[6], ' (%w+)$')
@@ -47,7 +47,7 @@ local function label_of(token)
   return string.match(token, '^lc[01]:(.*):') or ''
 end
 
--- Acquires the lock for the asking process alone, which may have it already. Returns the reply.
+-- Acquires the lock exclusively for the caller, which may already hold it. Returns the reply.
 local function take_alone(q)
   local lock, asked = KEYS[1], KEYS[8]
   local first, taken = take_tokens(q, tonumber(ARGV[4]))

@@ -2,9 +2,9 @@
 -- reading it fails, and it is not changed.
 --
 -- The keys are the first seven of queue.lua. While the slot is being moved, it may be sent with the lock alone. It then deletes the
--- lock, which also removes holders beside each other: they count only while their marker exists. Waiters enter by their next checks.
+-- lock, which also removes non-exclusive holders: they count only while their marker exists. Waiters enter by their next checks.
 --
--- ARGV[1]  the largest fencing token that the asking process knows.
+-- ARGV[1]  the largest fencing token that the caller knows.
 --
 -- Returns 1 if it was held, 0 if not.
 --

@@ -4,7 +4,7 @@
 
 local CHANNEL = '__lock_core__:grants:'
 
--- Parses an entry into its words, which are texts. Returns nothing if the text is not an entry, and so was not written by a process
+-- Parses an entry into its words, which are strings. Returns nothing if it is not an entry, and so was not written by a process
 -- of ours.
 local function parse(text)
   local channel, number, ttl, kind, token = string.match(text, '^(%S+) (%d+) (%d+) (%w+) (.+)$')
@@ -13,7 +13,7 @@ local function parse(text)
   end
 end
 
--- Returns true if the value of the lock is a marker, as while it has holders beside each other, rather than an owner token.
+-- Returns true if the value of the lock is the marker of non-exclusive holders, rather than an owner token.
 local function is_marker(holder)
   return holder and string.sub(holder, 1, 4) == 'lc1+'
 end
@@ -45,7 +45,7 @@ end
 -- Takes the next fencing tokens, at most `count`. Returns the first and how many. If none can be given, returns nothing, and
 -- q.refused is an error that says how to correct the clock.
 --
--- The first token is the next id of the clock, unless the asking process knows a larger token, or the sequence number is too large.
+-- The first token is the next id of the clock, unless the caller knows a larger token, or the sequence number is too large.
 -- In both cases, the clock is advanced. All tokens are of one millisecond, so the clock never overtakes the server's time.
 local function take_tokens(q, count)
   local clock = KEYS[2]

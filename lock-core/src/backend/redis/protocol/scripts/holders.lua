@@ -1,4 +1,4 @@
--- Holders beside each other, in shared or permits mode: their marker and their leases.
+-- Non-exclusive holders, in shared or permits mode: their marker and their leases.
 --
 -- A holder is an entry in the set of holders, with the end of its lease. If it has a permit, it is also in the set of permits. A
 -- single call adds it to both, see phases.lua and permits.lua, and a single call removes it from both: its release, or settle()
@@ -63,7 +63,7 @@ local function settle(q)
   end
 end
 
--- Returns 1 if a request waits that a holder beside others must know about: an exclusive one if the lock is shared, or any one if it
+-- Returns 1 if a request waits that a non-exclusive holder must know about: an exclusive one if the lock is shared, or any one if it
 -- has permits. Otherwise returns 0. A key of another type is not a queue.
 local function is_contended(q)
   local queue = KEYS[3]

@@ -6,9 +6,9 @@
 --
 -- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue, result}; an empty list if the lock is free and
 -- no result of a run is stored.
--- Holder: the owner token of an exclusive holder, or the marker of holders beside each other; empty if the lock is free.
+-- Holder: the owner token of an exclusive holder, or the marker of non-exclusive holders; empty if the lock is free.
 -- Remaining: of the longest lease; -1: without an expiry.
--- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the
+-- Holders: the number of leases that have not ended. Leases: of the non-exclusive holders: the remaining milliseconds, the
 -- permit, - without one, and the label, empty if it has none. The longest lease comes first.
 -- Queue: the kind and the label of each waiting request, in the order of joining.
 -- Result: for how many milliseconds the result of a run is stored; negative if there is none.
@@ -44,7 +44,7 @@ local function first_waiters()
   return queue
 end
 
--- The leases of the holders beside each other. At least one, for lists.
+-- The leases of the non-exclusive holders. At least one, for lists.
 local function leases_of(now_ms)
   local holders, permits, most = KEYS[5], KEYS[6], math.max(1, MOST)
   local found, leases = redis.call('ZREVRANGE', holders, 0, most, 'WITHSCORES'), {}

@@ -1,7 +1,7 @@
 -- Permits: a lock that up to n requests hold at the same time, each with a number below n.
 --
 -- The entry of each holder is in two sets: the holders, with the end of its lease, and the permits, with its number. A single call,
--- enter_permits(), adds it to both. A single call removes it from both: its release (release_beside.lua), or, if its process is
+-- enter_permits(), adds it to both. A single call removes it from both: its release (release_non_exclusive.lua), or, if its process is
 -- gone, settle() (holders.lua) after its lease has ended. The number of held permits is the size of the set. There is no separate
 -- count, so no permit can leak. Anything else that removes entries removes them all, with the marker, or makes the sizes of the two
 -- sets differ: see has_room().

@@ -94,7 +94,7 @@ local function admit(q, found, contended)
 end
 
 -- Grants the free lock to an exclusive entry that was removed from the queue. Returns whether to try the next entry, because the
--- process of this one is gone, or it was answered with a result. For an entry of the asking process, the lock is left free.
+-- process of this one is gone, or it was answered with a result. For the caller's entry, the lock is left free.
 local function enter_exclusive(q, entry)
   local lock = KEYS[1]
   if entry.text ~= q.own then
@@ -167,10 +167,10 @@ local function let_next_in(q)
 end
 
 -- Admits the entries of the queue that may enter now, in any mode. q.holder is the value of the lock, and is updated. The caller
--- has settled a marker, unless the queue is empty. An exclusive entry of the asking process is only removed, and the lock is left
+-- has settled a marker, unless the queue is empty. An exclusive entry of the caller is only removed, and the lock is left
 -- free for it.
 --
--- `kind`  if present: q.own has this kind, and may enter beside others without having been in the queue.
+-- `kind`  if present: q.own has this kind, and may enter as a non-exclusive holder without having queued.
 local function advance(q, kind)
   local queue = KEYS[3]
   local waiting = redis.pcall('ZCARD', queue)

@@ -8,7 +8,7 @@
 -- ARGV[2]  the ttl in milliseconds.
 -- ARGV[3]  the proposal: the last of the fencing tokens.
 -- ARGV[4]  the number of consecutive fencing tokens.
--- ARGV[5]  the name of the asking process.
+-- ARGV[5]  the name of the caller.
 -- ARGV[6]  for how many milliseconds its mark lasts; 0: it does not wait.
 -- ARGV[7]  the expected beginning of the marker.
 --

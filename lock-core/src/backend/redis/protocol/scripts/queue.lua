@@ -6,7 +6,7 @@
 -- KEYS[2]  the fencing clock: an empty stream, without an expiry. The ids of its entries are the fencing tokens, and the stamps.
 -- KEYS[3]  the queue: a sorted set with an entry for each request that waits.
 -- KEYS[4]  the beats: a sorted set of the entries that were checked recently.
--- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
+-- KEYS[5]  the non-exclusive holders, in shared or permits mode: a sorted set of their entries.
 -- KEYS[6]  the permits: a sorted set of the same entries, with the numbers of the permits that they hold.
 -- KEYS[7]  the result of the body that ran once: a string with an expiry.
 -- KEYS[8]  the mark of polling processes: the channel of the last one, with an expiry. Only a polling request, and a renewal that
@@ -45,8 +45,8 @@
 
 -- The state of a call is one table, `q`. Each program creates it, and passes it to each function as the first argument. Its fields:
 --
--- `known`      the largest fencing token that the asking process knows.
--- `own`        the entry of the asking process if it may enter in this call, in which case it gets a reply instead of a message.
+-- `known`      the largest fencing token that the caller knows.
+-- `own`        the entry of the caller if it may enter in this call, in which case it gets a reply instead of a message.
 -- `own_ttl`    how long its lease lasts, in milliseconds. The entry has the ttl of the request with which it joined the queue.
 -- `place`      its place in the queue, 0 if it is not known.
 -- `holder`     the value of the lock; nothing if it is free.
@@ -54,8 +54,8 @@
 -- `waiting`    the number of queued entries.
 -- `left`       the number of entries that this call may still admit or answer.
 -- `unsettled`  whether holders were added, so that settle() must be called.
--- `mine`       the grant of the asking process, if it entered beside others: {fencing token, contended, permit, more}.
--- `released`   1 if the asking process was a holder, and has left.
+-- `mine`       the grant of the caller, if it is not exclusive: {fencing token, contended, permit, more}.
+-- `released`   1 if the caller was a holder, and has left.
 -- `refused`    the error, if no fencing token could be given.
 --
 -- The keys are neither fields of `q` nor variables of the whole program: a table of twice the size costs the server a microsecond

@@ -5,7 +5,7 @@
 -- admitted by their next checks.
 --
 -- ARGV[1]  the owner token.
--- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
+-- ARGV[2]  the largest fencing token that the caller knows, including those of the lease.
 -- ARGV[3]  for how many milliseconds to keep the lock, or the holder and its permit; 0 or missing: release now.
 -- ARGV[4]  the entry of this token, without the token. An exclusive request that cannot be queued leaves it out.
 -- ARGV[5]  if present: the result of a run, to be stored in KEYS[7].
@@ -17,12 +17,12 @@
 -- Changes any of the keys: it admits every entry that may enter, see phases.lua. Apart from storing the result, it never fails for
 -- lack of memory.
 --
--- This file is for a lock that was held alone, and hands it over to an exclusive entry. Everything else continues in release_beside.lua.
+-- This file is for a lock that was held alone, and hands it over to an exclusive entry. Everything else continues in release_non_exclusive.lua.
 
 local TOKEN = ARGV[1]
 -- For how many milliseconds the lock is kept.
 local KEEP = tonumber(ARGV[3] or 0)
--- The entry of the asking process, which leaves.
+-- The entry of the caller, which leaves.
 local LEAVING = ARGV[4] and ARGV[4] .. ' ' .. TOKEN
 
 -- Stores the result of a run. Returns nothing if that succeeded; otherwise the reply of the release.
@@ -114,4 +114,5 @@ if not holders then
   redis.pcall('PEXPIRE', KEYS[3], '30000')
   return q.holder == TOKEN and redis.call('DEL', lock) or 0
 end
--- The lock is held beside others, or free, or its next entry is not exclusive: release_beside.lua and release_waiters.lua follow.
+-- The lock has non-exclusive holders, or is free, or its next entry is not exclusive: release_non_exclusive.lua and release_waiters.lua
+-- follow.

@@ -1,30 +1,30 @@
 -- Renews a lease, in any mode. Prefetches fencing tokens, for tasks to which the process hands over an exclusive lease. Admits
--- waiters beside a holder, if they may enter: for example, the next part of a batch.
+-- waiters that may join a holder: for example, the next part of a batch.
 --
 -- The keys are those of queue.lua. The call for an exclusive lease declares only the lock if it takes no tokens, or while its slot
--- moves, when it takes none. While its slot moves, the call for a lease beside others declares the lock, the holders and, if it has
+-- moves, when it takes none. While its slot moves, the call for a non-exclusive lease declares the lock, the holders and, if it has
 -- a permit, the permits, and admits no waiters.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
--- ARGV[3]  the largest fencing token that the asking process knows.
--- ARGV[4]  the number of fencing tokens wanted: 0 beside others.
--- ARGV[5]  its entry without the owner token, if the lease is held beside others.
+-- ARGV[3]  the largest fencing token that the caller knows.
+-- ARGV[4]  the number of fencing tokens wanted: 0 if not exclusive.
+-- ARGV[5]  its entry without the owner token, if the lease is not exclusive.
 --
 -- Without tokens, an exclusive lease needs only the first two arguments. Its renewal itself is in renew_short.lua, which runs first.
 --
 -- Returns 0 if the key is gone or belongs to another. Otherwise the lease lasts for at least the ttl.
 -- Returns 1 for an exclusive lease without tokens.
--- Returns {1, contended} beside others: contended as in acquire.lua.
+-- Returns {1, contended} if not exclusive: contended as in acquire.lua.
 -- Returns {1, contended, first fencing token, how many} with tokens. Contended is 1 if another process is queued, and 2 if one polls.
 -- If no token can be given, the reply has only the first two values.
 --
 -- Never shortens a lease: a renewal that was delayed in flight must not undo a later one.
 --
--- Changes the lock's expiry, the fencing clock, and beside others any key except the result and the mark: it admits every entry
+-- Changes the lock's expiry, the fencing clock, and if not exclusive, any key except the result and the mark: it admits every entry
 -- that may enter, see phases.lua.
 --
--- This file is for an exclusive lease. A lease beside others continues in renew_beside.lua.
+-- This file is for an exclusive lease. A non-exclusive lease continues in renew_non_exclusive.lua.
 local queue, asked = KEYS[3], KEYS[8]
 local q = {known = tonumber(ARGV[3]), holder = nil, now = nil, refused = nil}
 if not ARGV[5] then

@@ -11,10 +11,10 @@ macro_rules! joined {
 }
 
 pub(crate) const ACQUIRE: &str = joined!(
-    "acquire_short.lua" "grant.lua" "queue.lua" "acquire.lua" "holders.lua" "once.lua" "permits.lua" "phases.lua" "acquire_beside.lua"
+    "acquire_short.lua" "grant.lua" "queue.lua" "acquire.lua" "holders.lua" "once.lua" "permits.lua" "phases.lua" "acquire_non_exclusive.lua"
 );
 pub(crate) const RELEASE: &str = joined!(
-    "release_short.lua" "grant.lua" "queue.lua" "release.lua" "holders.lua" "release_beside.lua" "once.lua" "permits.lua" "phases.lua"
+    "release_short.lua" "grant.lua" "queue.lua" "release.lua" "holders.lua" "release_non_exclusive.lua" "once.lua" "permits.lua" "phases.lua"
     "release_waiters.lua"
 );
 /// The usual release has a separate program: with fewer keys and arguments, it saves a tenth of a lock's cost to the server.
@@ -23,7 +23,7 @@ pub(crate) const FORCE_RELEASE: &str = joined!(
     "grant.lua" "queue.lua" "holders.lua" "once.lua" "permits.lua" "phases.lua" "force_release.lua"
 );
 pub(crate) const RENEW: &str = joined!(
-    "renew_short.lua" "grant.lua" "queue.lua" "renew.lua" "holders.lua" "renew_beside.lua" "once.lua" "permits.lua" "phases.lua"
+    "renew_short.lua" "grant.lua" "queue.lua" "renew.lua" "holders.lua" "renew_non_exclusive.lua" "once.lua" "permits.lua" "phases.lua"
     "renew_waiters.lua"
 );
 pub(crate) const INSPECT: &str = joined!("grant.lua" "queue.lua" "holders.lua" "inspect.lua");

@@ -1,7 +1,7 @@
 -- Calls each command of the other scripts once, and finds the first one that the server does not have, or that this user may not run.
 --
 -- KEYS[1]  an unused key of the reserved name space, in a slot of this server.
--- ARGV[1]  a channel of the asking process, to which it does not subscribe. In a cluster it has a tag between braces. If the server
+-- ARGV[1]  a channel of the caller, to which it does not subscribe. In a cluster it has a tag between braces. If the server
 -- has no sharded channels, that does not count as a refusal.
 --
 -- Returns that command and the server's words, or nothing. Only SET creates the key, which expires soon if it is not deleted.

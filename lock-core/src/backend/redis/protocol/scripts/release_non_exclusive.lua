@@ -1,6 +1,6 @@
--- The second part of release.lua: a lock that was held beside others.
+-- The second part of release.lua: a lock with non-exclusive holders.
 
--- Removes the asking process from the holders, and its permit from the permits, or keeps both for a while. Returns 1 if it was a
+-- Removes the caller from the holders, and its permit from the permits, or keeps both for a while. Returns 1 if it was a
 -- holder, or else 0.
 local function leave_holders(q)
   local holders, permits = KEYS[5], KEYS[6]

@@ -1,4 +1,4 @@
--- The rest of acquire.lua: requests beside others, and exclusive requests that find holders beside each other, a queue at a free
+-- The rest of acquire.lua: non-exclusive requests, and exclusive requests that find non-exclusive holders, a queue at a free
 -- lock, a holder of another library, or a result.
 
 -- The number of permits of which the request wants one; nothing in other modes.
@@ -22,7 +22,7 @@ local function give_up_with_result(q)
   return {2, STORED}
 end
 
--- Returns the reply if a request beside others was granted in the meantime, or by an earlier request whose reply was lost. Returns
+-- Returns the reply if a non-exclusive request was granted in the meantime, or by an earlier request whose reply was lost. Returns
 -- nothing if it is not a holder.
 local function granted_before(q)
   local holders, permits = KEYS[5], KEYS[6]
@@ -52,7 +52,7 @@ local function granted_before(q)
   return {1, tonumber(fencing), is_contended(q), tonumber(permit), 0}
 end
 
--- Admits the waiters that may enter, and then this request. Returns the reply if it has entered beside others, or if no fencing
+-- Admits the waiters that may enter, and then this request. Returns the reply if it has entered, or if no fencing
 -- token could be given.
 --
 -- The waiters go first, so that neither a newcomer nor a request whose entry was removed as silent overtakes the queue. The lock
@@ -137,7 +137,7 @@ local function ask_to_yield(q)
   end
 end
 
--- Returns the remaining milliseconds and the label of holders beside each other. With permits, the time is that of the lease that
+-- Returns the remaining milliseconds and the label of non-exclusive holders. With permits, the time is that of the lease that
 -- ends first; the label is that of the last one.
 local function look_at_holders(q)
   local lock, holders = KEYS[1], KEYS[5]

@@ -1,4 +1,4 @@
-//! The rooms of lock-core: the folders of its sources, and the imports that are allowed between them.
+//! The folders of lock-core's sources, and the imports that are allowed between them.
 //!
 //! The check reads the tokens of the sources: each path in a `use` or in the code is an arrow from its file to the file of the module
 //! that it names. Re-exports are not followed, since `use` names the module that defines an item. Three rules carry the architecture:
@@ -15,7 +15,7 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use crate::files::{below, read_at, root};
 
-/// The rooms that the protocol of locks on Redis may use.
+/// The folders that the protocol of locks on Redis may use.
 const PROTOCOL: &[&str] = &[
     "backend",
     "backend/redis/topology",
@@ -25,7 +25,7 @@ const PROTOCOL: &[&str] = &[
     "telemetry",
 ];
 
-/// The rooms that public calls may use.
+/// The folders that public calls may use.
 const MANAGER: &[&str] = &[
     "backend",
     "backend/memory",
@@ -41,9 +41,9 @@ const MANAGER: &[&str] = &[
     "telemetry",
 ];
 
-/// Each room with the rooms and files that it may use besides the vocabulary and itself. The name of a room is the path of its folder.
-/// A folder that is not listed belongs to the room around it.
-const ROOMS: &[(&str, &[&str])] = &[
+/// Each folder with the folders and files that it may use besides the vocabulary and itself. Folders are named by their paths. One that is
+/// not listed belongs to its parent.
+const FOLDERS: &[(&str, &[&str])] = &[
     ("", &["backend", "driver", "engine", "manager"]),
     ("runtime", &[]),
     ("telemetry", &["runtime"]),
@@ -97,7 +97,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("testing", MANAGER),
 ];
 
-/// Exceptions: arrows from one file or folder to another that the rooms would not allow, each with its reason.
+/// Exceptions: arrows from one file or folder to another that the folders would not allow, each with its reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
     (
         "manager/builder",
@@ -404,13 +404,13 @@ fn is_below(file: &str, parent: &str) -> bool {
         .is_some_and(|folder| file.starts_with(folder))
 }
 
-/// Returns the room of a file, and the places that it may use.
-fn room_of(file: &str) -> (&'static str, &'static [&'static str]) {
-    let holds = |room: &str| room.is_empty() && !file.contains('/') || is_in(file, room);
-    let rooms = ROOMS.iter().filter(|(room, _)| holds(room));
-    let room = rooms.max_by_key(|(room, _)| room.len());
-    *room.unwrap_or_else(|| {
-        panic!("{file} is in no room of this test: add one, with the rooms that it may use")
+/// Returns the folder of a file, and the places that it may use.
+fn folder_of(file: &str) -> (&'static str, &'static [&'static str]) {
+    let holds = |folder: &str| folder.is_empty() && !file.contains('/') || is_in(file, folder);
+    let folders = FOLDERS.iter().filter(|(folder, _)| holds(folder));
+    let folder = folders.max_by_key(|(folder, _)| folder.len());
+    *folder.unwrap_or_else(|| {
+        panic!("{file} is in no folder of this test: add one, with the folders that it may use")
     })
 }
 
@@ -422,8 +422,8 @@ fn is_in(file: &str, place: &str) -> bool {
 
 /// Returns whether a file may use another one.
 fn is_allowed(from: &str, to: &str) -> bool {
-    let ((room, allowed), (other, _)) = (room_of(from), room_of(to));
-    room == other
+    let ((folder, allowed), (other, _)) = (folder_of(from), folder_of(to));
+    folder == other
         || other.is_empty()
         || allowed
             .iter()
@@ -455,9 +455,9 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     };
     let (mut edges, mut connected) = (BTreeMap::<&str, Vec<&str>>::new(), Vec::new());
     for arrow in inside {
-        let ((from, _), (to, _)) = (room_of(&arrow.from), room_of(&arrow.to));
+        let ((from, _), (to, _)) = (folder_of(&arrow.from), folder_of(&arrow.to));
         if !is_allowed(&arrow.from, &arrow.to) {
-            note(arrow, "not allowed between these rooms");
+            note(arrow, "not allowed between these folders");
         }
         if from == "engine" && to.is_empty() && !WORDS_OF_THE_ENGINE.contains(&arrow.to.as_str()) {
             note(arrow, "not part of the vocabulary of the engine");
@@ -469,7 +469,7 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         if is_exception(&arrow.from, &arrow.to) {
             continue;
         }
-        // The nodes are the files of one room, or two rooms.
+        // The nodes are the files of one folder, or two folders.
         let (from, to) = if from == to {
             (&*arrow.from, &*arrow.to)
         } else {
@@ -496,7 +496,7 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
 }
 
 #[test]
-fn imports_lead_from_room_to_room_one_way() {
+fn imports_between_folders_point_one_way() {
     let (inside, outside) = arrows();
     let wrong = offences(&inside, &outside);
     let gone = ALLOWED.iter().filter(|(from, to, _)| {

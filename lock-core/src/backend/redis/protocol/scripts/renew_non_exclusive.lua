@@ -1,7 +1,7 @@
--- The second part of renew.lua: a lease beside others.
+-- The second part of renew.lua: a non-exclusive lease.
 
 -- Renews the lease of an entry. Returns whether it is a holder.
-local function renew_beside(q, text)
+local function renew_non_exclusive(q, text)
   local holders = KEYS[5]
   local ends = redis.call('ZSCORE', holders, text)
   if not ends or tonumber(ends) <= milliseconds(q) then
@@ -25,7 +25,7 @@ if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end
 q.holder = holder
-if not is_marker(holder) or not renew_beside(q, ARGV[5] .. ' ' .. ARGV[1]) then
+if not is_marker(holder) or not renew_non_exclusive(q, ARGV[5] .. ' ' .. ARGV[1]) then
   return 0
 end
 if has_few_keys or redis.pcall('EXISTS', queue) ~= 1 then
