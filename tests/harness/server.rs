@@ -6,7 +6,8 @@ use std::{
     fs::{self, File},
     path::PathBuf,
     sync::{Arc, Mutex},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use redis::{RedisResult, Value};
@@ -433,11 +434,14 @@ impl RedisServer {
         let mut command = self.command();
         command.args(arguments);
         let mut process = ChildProcess::spawn(command);
-        let mut has_started = false;
-        eventually_blocking(READY_WITHIN, "redis-server answers or ends", || {
+        let deadline = Instant::now() + READY_WITHIN;
+        let mut has_started = self.answers_as(process.id());
+        while !has_started && process.ended().is_none() {
+            let is_late = Instant::now() > deadline;
+            assert!(!is_late, "redis-server does not answer:\n{}", self.log());
+            thread::sleep(Duration::from_millis(2));
             has_started = self.answers_as(process.id());
-            has_started || process.ended().is_some()
-        });
+        }
         if !has_started {
             let log = self.log();
             assert!(

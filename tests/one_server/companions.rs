@@ -17,6 +17,7 @@ const CLOCK: &str = "__lock_core__:clock";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
+const PERMITS: &str = "__lock_core__:seats:lock:k";
 
 const TTL: Duration = Duration::from_millis(1500);
 
@@ -209,4 +210,33 @@ async fn a_renewal_without_a_reply_does_not_delay_renewals_in_another_mode() {
     assert_eq!(server.cli(&["EXISTS", "lock:s"]), Value::Int(1));
     proxy.pass();
     drop((exclusive, shared));
+}
+
+/// The reply with the number of the permit was lost, and the numbers were evicted afterwards.
+#[tokio::test]
+async fn a_repeated_request_shares_no_permit_after_the_permits_were_evicted() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let (locks, others) = (connect(&server.url()).await, connect(&proxy.url()).await);
+    let permits = options().permits(2);
+    // The server knows the scripts from here on, so the next request is that for the permit.
+    let known = others.acquire_free("other", permits.clone()).await;
+    known.release_held().await;
+    let first = locks.acquire_free("k", permits.clone()).await;
+    assert_eq!(first.lease().permit(), Some(0));
+    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    let mut second = tokio::spawn(async move { others.acquire("k", permits.wait(HANG)).await });
+    eventually!(HANG, "it has entered" => server.queue(HOLDERS).len() == 3);
+    server.cli(&["DEL", PERMITS]);
+    proxy.pass();
+    // Either the request waits for the end of the first lease, or it gets another permit.
+    let entered = tokio::time::timeout(SECOND * 4, &mut second).await;
+    if let Ok(entered) = entered {
+        let entered = entered.expect("no panic").expect("a permit");
+        assert_ne!(entered.lease().permit(), Some(0));
+        return;
+    }
+    first.release_held().await;
+    let entered = second.await.expect("no panic").expect("a permit");
+    assert_eq!(entered.lease().permit(), Some(0));
 }

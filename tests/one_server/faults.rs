@@ -11,7 +11,8 @@ use std::{
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Reply, Scope, Which, assert_fails, connect, eventually, options, patient, reason_of_loss,
+    Reply, Request, Scope, Which, assert_fails, connect, eventually, options, patient,
+    reason_of_loss,
 };
 use tokio::time::timeout;
 
@@ -49,6 +50,17 @@ async fn renewed(lease: &Lease, before: Instant) {
         Instant::now() + lease.remaining() > before
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_free_lock_takes_one_message_of_three_commands_and_one_to_release() {
+    let (server, proxy, locks) = through_a_proxy().await;
+    let guard = locks.acquire_free("k", options()).await;
+    let commands = || -> Vec<_> { proxy.log().iter().map(Request::command).collect() };
+    assert_eq!(commands(), ["SET", "XADD", "EXISTS"]);
+    guard.release_held().await;
+    assert_eq!(commands()[3..], ["EVALSHA"]);
+    assert!(server.keys("lock:*").is_empty());
 }
 
 /// Waits until all clean-ups have left no lock.

@@ -225,3 +225,15 @@ async fn a_key_that_the_user_may_not_lock_does_not_affect_the_others() {
     all_are_released(acquired(tasks).await).await;
     crowd.nothing_is_left().await;
 }
+
+#[tokio::test]
+async fn a_key_of_another_type_does_not_affect_the_other_releases() {
+    let crowd = Crowd::connected().await;
+    let guards = crowd.all_held().await;
+    crowd.server.cli(&["DEL", &lock(5)]);
+    crowd.server.cli(&["RPUSH", &lock(5), "a list"]);
+    for (number, result) in released(guards).await.into_iter().enumerate() {
+        assert_eq!(result.is_ok(), number != 5, "{number}: {result:?}");
+    }
+    assert_eq!(crowd.server.keys("lock:*"), [lock(5)]);
+}

@@ -195,6 +195,11 @@ async fn each_client_blocks_the_other_until_its_release(neighbour: Neighbour) {
     assert!(!is_free(&locks).await);
     assert_eq!(theirs.ask("release"), "released");
     assert_eq!(server.get(&key), None);
+    for options in [options().shared(), options().permits(2)] {
+        let guard = locks.acquire(KEY, options).await.expect("free");
+        assert_eq!(theirs.ask("try"), "busy");
+        guard.release_held().await;
+    }
 }
 
 async fn neither_client_deletes_the_key_of_the_other(neighbour: Neighbour) {

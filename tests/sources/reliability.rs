@@ -87,18 +87,43 @@ fn every_failure_has_a_test_or_a_reason_for_having_none() {
     }
 }
 
-/// Returns whether a test exists that is named as for `cargo test`. The tests of lock-core itself are not looked up.
+#[test]
+fn every_claim_has_evidence() {
+    let page = read("docs/reliability.md");
+    let (_, claims) = page.split_once("\n## Evidence").expect("a section");
+    let claims = claims.split("\n## ").next().expect("a section");
+    let claims: Vec<_> = claims
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .collect();
+    assert!(claims.len() > 15, "{} claims", claims.len());
+    // The first line has the headings.
+    for claim in claims
+        .iter()
+        .skip(1)
+        .filter(|line| !line.starts_with("| ---"))
+    {
+        let is_measured = claim.contains("cargo bench");
+        let has_a_path = quoted(claim).any(|name| name.starts_with("tests/"));
+        assert!(
+            is_measured || has_a_path || !named(claim).is_empty(),
+            "{claim}"
+        );
+    }
+}
+
+/// Returns whether a test exists that is named as for `cargo test`.
 fn exists(test: &str) -> bool {
-    let Some(test) = test.strip_prefix("-p lock-tests --test ") else {
-        return true;
-    };
-    let Some((program, name)) = test.split_once(' ') else {
-        return true;
+    let (options, name) = test.rsplit_once(' ').expect("a test");
+    let folder = match options.rsplit_once("--test ") {
+        Some((_, program)) => Path::new(env!("CARGO_MANIFEST_DIR")).join(program),
+        None => root().join("lock-core/src"),
     };
     let name = name.split("::").filter(|part| !part.is_empty()).last();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
     let mut files = below(&folder, "rs").into_iter();
-    name.is_some_and(|name| files.any(|file| read_at(&file).contains(name)))
+    name.is_some_and(|name| {
+        files.any(|file| file.ends_with(format!("{name}.rs")) || read_at(&file).contains(name))
+    })
 }
 
 /// Running all mutants takes hours (`tests/mutants/run`). Checking that each patch fits, and names an existing test, takes a moment.

@@ -625,3 +625,22 @@ async fn no_second_fencing_clock_is_created_while_a_slot_moves() {
     assert!(target.get(&full_key).is_some());
     guard.release_held().await;
 }
+
+#[tokio::test]
+async fn keys_on_several_nodes_are_acquired_together() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+    let keys: Vec<String> = (0..12).map(|number| format!("several{number}")).collect();
+    let all = locks.acquire_all(&keys, options()).await.expect("free");
+    for key in &keys {
+        let busy = others.try_acquire(&**key, options()).await;
+        assert!(busy.expect("a reply").is_none(), "{key}");
+    }
+    let own = keys.clone();
+    let waiting = tokio::spawn(async move { others.acquire_all(own, options()).await });
+    all.release_held().await;
+    granted(waiting).await.release_held().await;
+    for key in keys.iter().map(|key| format!("lock:{key}")) {
+        assert_eq!(cluster.node_of(&key).get(&key), None, "{key}");
+    }
+}

@@ -129,7 +129,7 @@ fn report(history: &History, windows: &[Window]) {
         eprintln!("fail-over {}: {gap:.2?} without service", number + 1);
     }
     eprintln!(
-        "across all fail-overs: {} times two holders, {} tokens from before",
+        "across all fail-overs, of five at most: {} times two holders, {} tokens from before",
         history.overlaps(&[]).len(),
         history.regressions(&[]).len(),
     );

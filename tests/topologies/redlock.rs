@@ -782,3 +782,22 @@ fn two_processes_lose_no_increment_while_a_minority_dies_or_stalls() {
     }
     assert_eq!(counted(), total);
 }
+
+#[tokio::test]
+async fn a_quarantine_adds_up_the_times_that_short_lived_processes_have_watched() {
+    const QUARANTINE: u64 = 6;
+    let servers = Servers::start(3);
+    let wait = Duration::from_millis(1500);
+    let started = Instant::now();
+    loop {
+        let process = cautious(&servers, QUARANTINE).await;
+        let acquired = process.acquire("k", options().wait(wait)).await;
+        if let Ok(guard) = acquired {
+            guard.release_held().await;
+            break;
+        }
+        assert!(started.elapsed() < HANG, "never");
+    }
+    let elapsed = started.elapsed();
+    assert!(elapsed >= Duration::from_secs(QUARANTINE), "{elapsed:?}");
+}

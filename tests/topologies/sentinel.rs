@@ -99,6 +99,28 @@ async fn every_connection_leaves_a_primary_that_sentinels_cannot_reach() {
 }
 
 #[tokio::test]
+async fn the_connection_of_acknowledged_locks_leaves_a_replaced_primary_too() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let replicas = [&old, &new].map(|server| {
+        let replica = RedisServer::start();
+        replica.cli(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+        replica
+    });
+    for server in [&old, &new] {
+        let is_online = || server.info("replication").contains("state=online");
+        eventually!(HANG, "its replica is online" => is_online());
+    }
+    let puppet = Puppet::naming(&old, 1);
+    let locks = LockManager::builder().min_replicas_acked(1, SECOND * 5);
+    let locks = locks.connect(&url_of(&[&puppet], "")).await.expect("up");
+    let first = locks.acquire_free("k", options()).await;
+    first.release_held().await;
+    puppet.name(&new, 2);
+    locks_are_acquired_on(&new, &locks).await;
+    drop(replicas);
+}
+
+#[tokio::test]
 async fn a_stale_sentinel_does_not_cause_a_switch_back() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let (stale, current) = (Puppet::naming(&old, 1), Puppet::naming(&old, 1));

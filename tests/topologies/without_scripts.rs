@@ -300,3 +300,18 @@ async fn locks_of(server: &RedisServer) -> LockManager {
     let connected = LockManager::connect(&server.url()).await;
     connected.expect("a server with scripts")
 }
+
+#[tokio::test]
+async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
+    let server = server(Kind::Distribution);
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::connect(&proxy.url_as("plain", "word")).await;
+    let guard = locks.expect("up").acquire_free("k", patient()).await;
+    proxy.delay(Direction::Requests, Duration::from_millis(200));
+    let before = server.calls("watch");
+    let release = tokio::spawn(guard.release());
+    eventually!(HANG, "it has read the key" => server.calls("watch") > before);
+    server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
+    release.await.expect("no panic").ok();
+    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
+}

@@ -19,7 +19,8 @@ pub struct Hold {
 }
 
 impl History {
-    /// Finds holders that held a key at the same time, outside of these windows, in which exclusion is not promised.
+    /// Finds holders that held a key at the same time, outside of these windows, in which exclusion is not promised. Returns
+    /// the first five.
     ///
     /// A holder counts from when its acquire returned until it called release, lost the lease, or the lease ran out.
     pub fn overlaps(&self, outside: &[Window]) -> Vec<String> {
@@ -27,7 +28,7 @@ impl History {
     }
 
     /// Finds fencing tokens that do not grow: one that equals an earlier token, or is smaller than a token that was returned
-    /// before the call.
+    /// before the call. Returns the first five.
     ///
     /// Nothing can prevent one case, which is left out: in one of these windows, a process may pass a lease that the server has
     /// lost among its own tasks, with prefetched tokens.
