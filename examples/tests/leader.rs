@@ -196,7 +196,7 @@ fn one_of_three_processes_leads_and_the_others_say_which() {
 
 /// The lease would have lasted for minutes. The server's clock shows that its end was not waited for.
 #[test]
-fn at_sigterm_the_body_ends_and_the_next_leads_by_one_message() {
+fn at_sigterm_the_body_ends_and_one_message_lets_the_next_instance_lead() {
     let (election, [first, second, mut third]) = Election::start(NEVER);
     let redis = &election.redis;
     let messages = redis.calls("publish");
@@ -223,7 +223,7 @@ fn at_sigterm_the_body_ends_and_the_next_leads_by_one_message() {
 }
 
 #[test]
-fn after_a_kill_the_next_leads_when_the_lease_has_ended() {
+fn after_a_kill_the_next_instance_leads_once_the_lease_has_ended() {
     let (election, [mut first, second, third]) = Election::start(SHORT);
     first.kill9();
     let left = election

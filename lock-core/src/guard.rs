@@ -67,7 +67,7 @@ impl LockGuard {
     /// - [`LockError::Lost`] if the lease had already ended: another holder may have had the lock in the meantime. With
     ///   several keys, the error names the one that was lost;
     /// - [`LockError::Unavailable`] if the backend did not reply within its time-out. The release continues in the
-    ///   background, at most until the lease has ended by itself.
+    ///   background, at most until the lease expires.
     ///
     /// # Cancel safety
     ///

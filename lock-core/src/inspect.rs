@@ -71,7 +71,7 @@ pub struct LeaseInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The process that waits.
+    /// The waiting process.
     pub process: Holder,
     /// The mode that the request waits for.
     pub mode: LockMode,
@@ -124,7 +124,7 @@ pub(crate) struct Sighting {
     pub(crate) remaining: Option<Duration>,
     pub(crate) mode: LockMode,
     pub(crate) holders: usize,
-    /// The number of processes that wait.
+    /// The number of waiting processes.
     pub(crate) waiting: usize,
     /// The leases that hold the key, starting with the one that has the most time left: at most [`NAMED`]. There is at
     /// least one, unless the holder is unknown.

@@ -41,8 +41,7 @@ pub(crate) enum Mode {
     Shared,
     /// Other holders of permits, up to this many in all.
     Permits(u16),
-    /// No other holder, for a body that runs once. If an earlier run has stored its result, the request is answered with
-    /// it.
+    /// No other holder. The body runs once: if an earlier run has stored its result, the request is answered with it.
     Once,
 }
 

@@ -182,7 +182,7 @@ async fn write(lock: &impl RwLock, window: Window) -> Vec<Option<Duration>> {
     waits
 }
 
-/// Runs a process of readers with the crate of this name.
+/// Runs a process of readers that use the crate `name`.
 pub(crate) fn worker(url: &str, name: &str) {
     let runtime = Runtime::new().expect("a runtime");
     match name {

@@ -213,7 +213,7 @@ async fn each_failure_has_an_exit_code_and_a_text() {
         (
             "--url nonsense ls",
             64,
-            "lockctl: the url has no scheme: it begins with `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` \
+            "lockctl: the url has no scheme: it must begin with `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` \
              (TLS), `redis+unix://`, `redis+sentinel://`, `redis+cluster://` or `memory://`",
         ),
     ];

@@ -35,7 +35,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Makes the reply to a `PING`, which may have a text.
+    /// Builds the reply to a `PING`, which may have a text.
     pub fn pong(request: &[String]) -> Self {
         match request.get(1) {
             Some(text) => Self::Bytes(format!("${}\r\n{text}\r\n", text.len()).into_bytes()),

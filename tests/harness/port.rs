@@ -10,12 +10,12 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// For nodes of clusters. All ports here are below those that Linux gives to outgoing connections: otherwise a client that keeps
-/// connecting to a killed server would sooner or later get the server's port for itself, connect to itself, and keep the server from
-/// coming back.
+/// The ports for cluster nodes. All of them are below those that Linux gives to outgoing connections: otherwise a
+/// client that keeps connecting to a killed server would sooner or later get the server's port for itself, connect to
+/// itself, and keep the server from coming back.
 static NODES: Mutex<Ports> = Mutex::new(Ports::of(16_000..22_000));
 
-/// For everything else.
+/// The ports for everything else.
 static OTHERS: Mutex<Ports> = Mutex::new(Ports::of(22_000..26_000));
 
 /// The node of a cluster also listens on its port plus this number. Only servers newer than Redis 6.2 have a setting for that.

@@ -143,7 +143,7 @@ impl Proxy {
 
     /// Sends endless messages on the existing connections, as fast as the clients read them, with the replies between them.
     ///
-    /// The clients must speak RESP3. The messages are for no subscriber.
+    /// The clients must speak RESP3. No client has subscribed to the messages.
     pub fn flood(&self) {
         self.faults.flood();
     }

@@ -55,7 +55,7 @@ mod daily {
 
     static STARTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// The day `fails` fails at its first start.
+    /// Fails on the first run for the day `fails`.
     async fn send_report(day: &str) -> Result<(), LockError> {
         STARTED.lock().expect("no panic").push(day.to_owned());
         sleep(SECOND).await;

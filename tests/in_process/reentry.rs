@@ -114,7 +114,7 @@ async fn branches_are_served_first_come_first_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_inside_a_call_does_not_wait_even_in_branches() {
+async fn a_nested_call_does_not_wait_even_in_branches() {
     let locks = LockManager::in_memory();
     let inner = Inside::default();
     let outer = async || {

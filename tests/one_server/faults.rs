@@ -151,7 +151,7 @@ async fn a_connection_that_loses_requests_is_replaced_although_messages_arrive()
     proxy.lose(Direction::Requests, Which::every(), After::Silence);
     let asked = tokio::spawn(async move { locks.acquire("k", patient()).await });
     eventually(HANG, "a new connection", async || {
-        // Like a message from another process that waits.
+        // Like a message from another waiting process.
         let channels = server.cli(&["PUBSUB", "CHANNELS", "*"]);
         let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
         for channel in channels {

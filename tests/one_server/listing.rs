@@ -112,7 +112,7 @@ async fn a_list_continues_after_a_dropped_call_and_after_an_error() {
 
 /// As after a fail-over, the new server has the same locks in another order.
 #[tokio::test]
-async fn a_list_is_complete_although_another_server_takes_over() {
+async fn a_list_is_complete_even_if_another_server_takes_over() {
     let (first, second) = (RedisServer::start(), RedisServer::start());
     for server in [&first, &second] {
         server.set_all((0..2_000).map(|key| format!("lock:k{key}")));

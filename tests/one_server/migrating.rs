@@ -177,7 +177,7 @@ mod shedlock {
     }
 
     #[tokio::test]
-    async fn with_its_safe_update_a_late_end_leaves_our_lock_alone() {
+    async fn with_safe_update_a_late_end_of_its_job_does_not_affect_our_lock() {
         let (server, ours) = start().await;
         let guard = ours
             .acquire("nightly", options())

@@ -46,7 +46,7 @@ async fn in_line_with(
     waiting
 }
 
-/// Returns the number of processes that wait.
+/// Returns the number of waiting processes.
 fn queue_length(server: &RedisServer) -> usize {
     server.queue(QUEUE).len()
 }

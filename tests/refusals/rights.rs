@@ -134,7 +134,7 @@ async fn a_revoked_right_costs_the_lock_and_leaves_none(server: &RedisServer) {
 }
 
 #[tokio::test]
-async fn the_line_without_scripts_suffices() {
+async fn the_listed_rights_without_scripts_suffice() {
     let server = RedisServer::start();
     allow(&server, "user", &rights_of("locks-watch"));
     let url = server.url_as("user", "word");

@@ -335,12 +335,16 @@ impl Built {
             let message: Value = serde_json::from_str(line).unwrap_or_default();
             let name = message["target"]["name"].as_str().unwrap_or_default();
             let name = name.replace('-', "_");
-            let mut files = list(&message["filenames"]).iter().filter_map(Value::as_str);
+            let files = list(&message["filenames"]).iter().filter_map(Value::as_str);
             let is_library = |file: &&str| {
                 let mut ends = [".rlib", ".rmeta", ".so", ".dylib"].iter();
                 ends.any(|end| file.ends_with(end))
             };
-            if let Some(file) = files.find(is_library)
+            // A file outside of `deps` has no hash in its name, and any other build replaces it.
+            let file = files
+                .filter(is_library)
+                .max_by_key(|file| file.contains("/deps/"));
+            if let Some(file) = file
                 && used.contains(&name.as_str())
             {
                 // A library that a macro also needs is built twice, with fewer features for the macro.

@@ -1,4 +1,4 @@
-//! The links of the pages: each leads to a file of the project, and to a heading that is there.
+//! The links of the pages: each leads to an existing file of the project, and to an existing heading.
 
 use std::fs;
 

@@ -315,7 +315,7 @@ fn tidy(tokens: &impl ToTokens) -> String {
 }
 
 #[test]
-fn the_public_interface_is_the_listed_one() {
+fn the_public_interface_matches_the_list() {
     let now = Interface::read().lines;
     if env::var_os("BLESS").is_some() {
         let lines: Vec<&str> = now.iter().map(String::as_str).collect();

@@ -83,7 +83,7 @@ pub(super) fn to_another_master<'a>(cluster: &'a Cluster, full_key: &str) -> Mig
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
+async fn a_silent_node_costs_no_leases_on_other_nodes() {
     let cluster = alone();
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -476,7 +476,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
     for proxy in &proxied.proxies {
         proxy.pass();
     }
-    // At both nodes, these requests arrive after all that were sent before.
+    // These requests reach both nodes after all earlier ones.
     for number in 0..20 {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release_held().await;

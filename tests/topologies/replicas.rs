@@ -61,7 +61,7 @@ async fn a_runtime_has_no_connection_that_its_locks_would_not_use() {
 }
 
 #[tokio::test]
-async fn without_its_replicas_a_lock_does_not_count_and_is_gone() {
+async fn a_lock_that_too_few_replicas_acknowledge_is_refused_and_removed() {
     let (primary, replica) = with_a_replica().await;
     let locks = connect(&primary.url(), 1, SECOND).await;
     let guard = locks.acquire_free("k", options()).await;

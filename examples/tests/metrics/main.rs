@@ -261,7 +261,7 @@ async fn a_node_that_left_its_cluster_is_no_longer_out_of_reach() {
 }
 
 #[test]
-fn the_values_of_labels_are_those_of_the_crate() {
+fn the_crate_contains_each_label_value_of_the_dashboard_and_the_rules() {
     let sources = [
         "telemetry/figures.rs",
         "telemetry/mod.rs",

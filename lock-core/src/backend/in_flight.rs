@@ -2,7 +2,7 @@
 //!
 //! Requests on one connection are executed in order, so once a release has a reply on the connection that carried the acquire,
 //! no copy of the acquire can get the key any more. A copy that was sent on another connection may still be in a socket, and get
-//! the key after the release. In that case, the release is repeated until the lease would have ended by itself.
+//! the key after the release. In that case, the release is repeated until the lease would have expired.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

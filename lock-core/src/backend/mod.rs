@@ -100,7 +100,7 @@ pub(crate) struct Traits {
     pub(crate) clock_of: fn(&str) -> ClockIndex,
     /// The maximum number of batches of renewals in flight.
     pub(crate) batches: usize,
-    /// `true` if a renewal takes fencing tokens in advance.
+    /// `true` if a renewal prefetches fencing tokens.
     pub(crate) prefetches: bool,
     /// How long a renewal and its reply take, as measured recently; zero if unknown.
     pub(crate) round_trip: Duration,

@@ -78,7 +78,7 @@ impl OwnerToken {
     }
 }
 
-/// Makes the owner tokens of a manager.
+/// Generates the owner tokens of a manager.
 ///
 /// The random values belong to the manager, not to the process or a thread, so children that each make a manager after a fork draw
 /// different ones.

@@ -260,7 +260,7 @@ impl Registry {
         !all.is_empty()
     }
 
-    /// Refuses all further tasks, and those that wait.
+    /// Refuses all further tasks, and the waiting ones.
     pub(crate) fn close(self: &Arc<Self>) {
         for mut keys in self.keys.each() {
             keys.is_closed = true;
@@ -273,7 +273,7 @@ impl Registry {
         self.event_of_all(|| Event::LoseAll(reason));
     }
 
-    /// Makes the transition of an event, and carries out its effects. Returns `None` if the key has no state.
+    /// Applies an event, and carries out its effects. Returns `None` if the key has no state.
     fn apply(
         self: &Arc<Self>,
         keys: MutexGuard<'_, KeyMap>,
@@ -286,7 +286,7 @@ impl Registry {
         Some((outcome, effects.carry_out(&self.context, key, kind)))
     }
 
-    /// Makes the transition of an event, and removes the entry if it is no longer needed. Unlocks the mutex.
+    /// Applies an event, and removes the entry if it is no longer needed. Unlocks the mutex.
     pub(super) fn step(
         &self,
         mut keys: MutexGuard<'_, KeyMap>,

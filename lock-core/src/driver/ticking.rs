@@ -39,7 +39,7 @@ pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
 
 /// The registry, as seen by the parts that report events to it.
 pub(crate) trait EventListener: Send + Sync {
-    /// Makes the transition of an event, and carries out its effects.
+    /// Applies an event, and carries out its effects.
     fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>);
 
     /// Called when the release of this owner token has a result, or when none will arrive.

@@ -76,7 +76,7 @@ where
         }
     }
 
-    /// Makes the transition of an event, sends or ends the request if that is due, and arms the timer.
+    /// Applies an event, sends or ends the request if that is due, and arms the timer.
     pub(crate) fn apply(
         &mut self,
         event: Event<'_, W, O>,

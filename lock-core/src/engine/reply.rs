@@ -84,7 +84,7 @@ pub(crate) struct Busy {
     pub(crate) holder: Option<Arc<str>>,
 }
 
-/// The time at which a busy lock ends by itself.
+/// The time at which a busy lock expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
     In(Duration),

@@ -16,8 +16,8 @@ use crate::{
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The header that tells gRPC's retries how long to wait, in milliseconds, as a signed 32-bit number. Clients with
-/// `ABORTED` in their retry policy obey it by themselves, but would ignore `Retry-After` or a header of our own. The error
-/// details of `google.rpc` would need another crate.
+/// `ABORTED` in their retry policy obey it automatically, but would ignore `Retry-After` or a header of our own. The
+/// error details of `google.rpc` would need another crate.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts the failure to `ABORTED` if the lock is busy, to `UNAVAILABLE` if it is lost or unavailable, to

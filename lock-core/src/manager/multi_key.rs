@@ -28,7 +28,7 @@ use crate::{
 impl LockManager {
     /// Acquires the locks of several keys: all of them within one wait, or none.
     ///
-    /// The keys are acquired one after the other, in the order of their bytes, whatever their order in the list, which
+    /// The keys are acquired one after the other, in byte order, whatever their order in the list, which
     /// prevents deadlocks between callers with keys in common. This takes one round trip for each key, and one more without
     /// renewal. Keys that have been acquired are held and renewed while the call waits for the others. A key that is given
     /// twice is acquired once. There may be at most 64 different keys. If there are more, lock something that they have in
@@ -216,7 +216,7 @@ impl LockManager {
         }
     }
 
-    /// Acquires one key after the other, in the order of their bytes, and returns their holds in the order of the list.
+    /// Acquires one key after the other, in byte order, and returns their holds in the order of the list.
     ///
     /// If this fails or the future is dropped, the keys acquired so far are released.
     async fn acquire_each(

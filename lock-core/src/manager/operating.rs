@@ -195,7 +195,7 @@ impl LockManager {
 
     /// Shuts the manager down in an orderly way, before the process ends.
     ///
-    /// New acquires are refused, and so are those that wait. Then `shutdown` waits until all guards are gone, for at most
+    /// New and waiting acquires are refused. Then `shutdown` waits until all guards are gone, for at most
     /// `deadline`. After that, the leases that are still held count as lost, which drops the bodies of [`run`](Self::run)
     /// and of annotated functions. Their locks are released. If a task still keeps a guard, its lock is no longer renewed,
     /// and ends with its ttl. Finally, `shutdown` waits for the releases, including those in the background, for at most

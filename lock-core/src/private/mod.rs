@@ -383,7 +383,7 @@ mod editor {
 
     #[cfg(rust_analyzer)]
     /// The attribute's options, for an editor to complete and to explain.
-    #[allow(non_upper_case_globals, reason = "named as they are written")]
+    #[allow(non_upper_case_globals, reason = "named like the options themselves")]
     pub mod option {
         /// The key to lock: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or
         /// several of both in brackets.

@@ -82,7 +82,7 @@ fn since_boot() -> u64 {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // On Apple's systems and OpenBSD, this clock continues during suspend. The other systems have no better clock.
+    // On Apple's systems and OpenBSD, this clock continues during suspend. Other systems have no better clock.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
     let time = clock_gettime(CLOCK);

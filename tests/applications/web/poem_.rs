@@ -1,5 +1,6 @@
-//! poem. A request continues after its client has closed the connection, and ends when the connection is reset. A body that fails
-//! ends like a complete one, since poem drives a connection once more after its failure.
+//! poem. A request continues after its client has closed the connection, and ends when the connection is reset. A
+//! failed body of unknown length looks complete to its client, since poem drives a connection once more after its
+//! failure.
 
 use std::io;
 

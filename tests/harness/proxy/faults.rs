@@ -22,9 +22,9 @@ pub enum Direction {
 /// The connections that a black hole swallows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The connections that exist: new ones work.
+    /// Existing connections: new ones work.
     Existing,
-    /// The connections that exist, and new ones.
+    /// Existing and new connections.
     All,
 }
 

@@ -699,7 +699,7 @@ impl State {
         Ok(false)
     }
 
-    /// Accepts the result of another run.
+    /// Checks and accepts the result of another run.
     fn answered(&mut self, i: usize, result: &[u8]) -> Result<(), String> {
         let view = self.view();
         if view.result.as_deref().map(str::as_bytes) != Some(result) {

@@ -1,7 +1,7 @@
 //! Locks inside one process: for development, for tests, and for programs that run once.
 //!
-//! `lock_table.rs` decides which of the requests of this process hold a key. This file has the map of all keys, reads the clock for
-//! the tables, and notifies entries of their grants.
+//! `lock_table.rs` decides which of the requests of this process hold a key. This file holds the map of all keys,
+//! reads the clock for the tables, and notifies entries of their grants.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 

@@ -120,7 +120,8 @@ impl RedisStore {
         })
     }
 
-    /// Makes the first connection, and verifies which server it leads to, and that its user has the rights that locks need.
+    /// Opens the first connection, and verifies which server it leads to, and that its user has the rights that locks
+    /// need.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
         let until = CLOCK.now().after(within);

@@ -78,8 +78,8 @@ impl RedlockBackend {
         })))
     }
 
-    /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
-    /// twice. Servers that may not vote yet are not a failure here.
+    /// Opens the first connections, and verifies which servers they lead to. A majority must reply, and no server may
+    /// be listed twice. Servers that may not vote yet are not a failure here.
     pub(crate) fn greet(&self) -> Reply<()> {
         let servers = self.0.clone();
         Box::pin(async move {

@@ -205,7 +205,7 @@ impl RedlockServer {
         Ok(voting_right)
     }
 
-    /// Returns the known time for which the server has been watched, and when to check again.
+    /// Continues watching the server. Returns the updated watch, and when to check again.
     async fn continue_watching(
         &self,
         run_id: &str,

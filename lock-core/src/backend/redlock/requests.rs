@@ -83,7 +83,7 @@ pub(super) async fn acquire(
 }
 
 /// Makes one try of a release on all servers that may have the lock. The first outcome is that of a majority, so that no caller
-/// waits for a server that is down. Later tries end with the last reply.
+/// waits for a server that is down. Tries after that outcome wait for all replies.
 ///
 /// # Cancel safety
 ///

@@ -26,7 +26,8 @@ const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) can agre
                                   several or on the result of a run: acquire it exclusively, or use a manager on one primary, \
                                   sentinels or a cluster for this lock";
 
-/// A server's clock may differ from a majority's by this much before it is mentioned. Beyond twice as much it cannot vote.
+/// The most by which a server's clock may differ from a majority's without a warning. Beyond twice that, it cannot
+/// vote.
 const CLOCK_TOLERANCE: u64 = 500 * PER_MILLI;
 
 impl Backend for RedlockBackend {

@@ -433,7 +433,7 @@ impl World {
         self.down.extend(messages);
     }
 
-    /// Makes the transition of an event, and carries out its actions.
+    /// Applies an event, and carries out its actions.
     fn event(&mut self, event: Event<'_, u64, u64>) -> Outcome<u64, u64> {
         self.event_of_task(event).0
     }

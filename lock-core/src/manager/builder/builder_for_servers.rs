@@ -23,7 +23,7 @@ impl LockManagerBuilder {
     /// Use it for a service that starts together with its server. The first connection is retried about once a second, and
     /// by each acquire. Problems that connecting would have reported, such as a missing right or an eviction policy, are
     /// then logged. A wrong url, and a user that the server refuses, are still errors. With this setting, a wrong host name
-    /// is only noticed in the log and by failing requests. Defaults to an error if the server cannot be reached.
+    /// is only noticed in the log and by failing requests. Defaults to failing if the server cannot be reached.
     pub fn connect_lazily(mut self) -> Self {
         self.servers.is_lazy = true;
         self

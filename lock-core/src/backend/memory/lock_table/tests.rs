@@ -450,7 +450,11 @@ impl World {
             // It joins a phase whose end an exclusive entry awaits.
             let mut queue = self.queue.iter().map(|waits| waits.entry);
             let first = queue.find(|one| [entry, other.entry].contains(one));
-            assert_eq!(first, Some(entry), "S3: it arrived later, but goes first");
+            assert_eq!(
+                first,
+                Some(entry),
+                "S3: it arrived later, but entered first"
+            );
         }
         let exclusive = self.phases.0 - own.phases.0;
         let shared = self.phases.1 - own.phases.1;

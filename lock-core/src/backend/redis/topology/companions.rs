@@ -39,7 +39,7 @@ pub(crate) struct Names {
     pub(crate) permits: String,
     /// The prefix for the results of bodies that ran once.
     pub(crate) results: String,
-    /// The prefix for the marks of processes that poll.
+    /// The prefix for the marks of polling processes.
     pub(crate) asked: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,

@@ -109,7 +109,7 @@ impl KeyLocation {
         commands.flat_map(|command| [asking(), command]).collect()
     }
 
-    /// Returns the commands by which locks are kept here. Connects if necessary.
+    /// Returns the capabilities of the key's server. Connects if necessary.
     pub(crate) async fn capabilities(&self, within: Duration) -> Result<Capabilities, Failure> {
         self.server.connection.capabilities(within).await
     }

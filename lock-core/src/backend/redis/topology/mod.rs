@@ -82,12 +82,12 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-/// Makes the listeners for the connections of a manager.
+/// Creates the listeners for the connections of a manager.
 pub(crate) trait Dispatch: fmt::Debug + Send + Sync {
-    /// Makes the listener for a connection that subscribes to this channel first.
+    /// Creates the listener for a connection that subscribes to this channel first.
     fn of_channel(&self, channel: Arc<str>) -> Arc<dyn ConnectionEvents>;
 
-    /// Makes the listener for a connection whose channels are subscribed to one by one.
+    /// Creates the listener for a connection whose channels are subscribed to one by one.
     fn of_channels(&self, channels: Arc<SubscribedChannels>) -> Arc<dyn ConnectionEvents>;
 }
 

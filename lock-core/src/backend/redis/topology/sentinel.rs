@@ -209,7 +209,7 @@ async fn query(
         (_, Value::ServerError(error)) => error,
         (_, fields) => {
             let named = SentinelReply::read(&fields);
-            return named.ok_or_else(|| errors::nonsense("the question for the primary"));
+            return named.ok_or_else(|| errors::nonsense("SENTINEL MASTER"));
         }
     };
     let sentinel = address.shown();

@@ -206,7 +206,7 @@ impl RedisServer {
         runtime: CallerRuntime,
     ) -> &'a mut RequestConnection {
         let own = each.iter().position(|one| one.runtime == runtime);
-        // A connection without a home serves the next runtime: its runtime has ended, or it has not been used yet.
+        // A connection that no runtime drives serves the next one: its own runtime has ended, or it is still unused.
         let left = || each.iter().position(|one| !one.has_home());
         let at = match own.or_else(left) {
             Some(at) => at,

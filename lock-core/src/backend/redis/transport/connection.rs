@@ -1,8 +1,8 @@
 //! One connection: a session of ours, or a handle of a user's own client.
 //!
-//! Both have one socket for their whole life, and execute requests first in, first out. For a handle of the crate `redis`, this
-//! relies on facts that the crate does not document; the tests in `facts.rs` check them. After a late reply, the later replies on
-//! a handle cannot be verified, so a late reply ends such a connection.
+//! Each has one socket for its whole life, and executes requests first in, first out. For a handle of the crate
+//! `redis`, this relies on facts that the crate does not document; the tests in `facts.rs` check them. After a late
+//! reply, the later replies on a handle cannot be verified, so a late reply ends such a connection.
 
 use std::{
     future::poll_fn,
@@ -217,7 +217,7 @@ impl Connection {
         .await
     }
 
-    /// Verifies that the replies to all earlier requests are in their places. This is impossible on a handle of a user's own
+    /// Verifies that the replies to all earlier requests match them. This is impossible on a handle of a user's own
     /// client.
     pub(super) fn probe(&self) {
         if let Line::Session(session) = &self.line {

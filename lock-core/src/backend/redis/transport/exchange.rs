@@ -8,7 +8,8 @@
 //!
 //! A peer that loses a reply but keeps the connection shifts all later ones: the `OK` to one `SET` is mistaken for that to
 //! another. Only a time-out reveals this. After a time-out, a PING with a unique text is therefore sent, and replies are
-//! withheld until its reply is in its place. If the server was only slow, that reply arrives right after the late ones.
+//! withheld until its reply arrives in order. If the server was only slow, that reply arrives right after the late
+//! ones.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -42,7 +43,7 @@ pub(super) enum Request {
     },
     /// A part of a message.
     Part(MessagePart, Arc<dyn Compose>),
-    /// Verifies that replies are in their places.
+    /// Verifies that replies match their requests.
     Probe,
 }
 
@@ -85,7 +86,7 @@ pub(crate) trait Compose: Send + Sync {
     /// Adds the commands of a message, which has at least one part.
     fn compose(&self, parts: &[MessagePart], commands: &mut Commands);
 
-    /// Gives each part of a message, in order, its own reply. Wakes tasks of the user.
+    /// Gives each part of a message, in order, its own reply. Wakes the user's tasks.
     fn distribute(&self, parts: Vec<MessagePart>, replies: Vec<Value>);
 }
 
@@ -250,7 +251,7 @@ impl Exchange {
     /// reply to one.
     ///
     /// # Errors
-    /// Fails if replies are not in their places.
+    /// Fails if replies do not match their requests.
     pub(super) fn read(
         &mut self,
         value: Value,
@@ -310,7 +311,7 @@ impl Exchange {
         self.written < self.output.bytes().len() || !self.waiting.is_empty()
     }
 
-    /// Drops all requests. Each drop wakes a task of the user.
+    /// Drops all requests. Each drop wakes one of the user's tasks.
     pub(super) fn end(self) {
         let messages = self.withheld.into_iter().chain(self.sent);
         for message in messages {
@@ -581,7 +582,7 @@ pub(super) mod tests {
             if !goes_on {
                 assert!(
                     world.lost.is_some(),
-                    "{steps:?}: replies were in their places"
+                    "{steps:?}: the replies matched their requests"
                 );
                 continue;
             }
@@ -589,7 +590,7 @@ pub(super) mod tests {
                 if !world.read(value) {
                     assert!(
                         world.lost.is_some(),
-                        "{steps:?}: replies were in their places"
+                        "{steps:?}: the replies matched their requests"
                     );
                     break;
                 }

@@ -281,7 +281,7 @@ impl std::task::Wake for Broken {
 }
 
 #[tokio::test]
-async fn other_requests_get_their_replies_although_a_waker_panics() {
+async fn other_requests_get_their_replies_even_if_a_waker_panics() {
     let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let mut broken = Box::pin(connection.request(get("broken"), None));
     let waker = std::task::Waker::from(Arc::new(Broken));
@@ -423,7 +423,7 @@ async fn the_end_of_a_subscription_is_not_mistaken_for_a_reply() {
     assert_eq!(*pushes.0.lock(), [PushKind::SUnsubscribe]);
 }
 
-/// After a late reply, no reply counts until that to a probe is in its place.
+/// After a late reply, no reply counts until the reply to a probe arrives in order.
 #[tokio::test]
 async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
     let probe = "*2\r\n$4\r\nPING\r\n$17\r\nlock-core:probe:1\r\n";
@@ -479,7 +479,7 @@ async fn a_request_that_does_not_leave_is_not_recorded_as_sent() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_ends_the_session_although_nothing_arrives() {
+async fn a_failed_write_ends_the_session_even_if_nothing_arrives() {
     let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let request = tokio::spawn(connection.request(get("a"), None));
     expect(&mut server, &sent("a")).await;

@@ -279,7 +279,7 @@ impl ReconnectingConnection {
             return false;
         };
         self.losses.fetch_add(1, Ordering::AcqRel);
-        // The watch reports the end, because this may be a thread of the user in the middle of a request.
+        // The watch reports the end, because this may be the user's thread in the middle of a request.
         current.connection.traffic.retire();
         true
     }
@@ -315,8 +315,8 @@ impl ReconnectingConnection {
 /// The pause between attempts while a server is unreachable and no request makes a connection.
 const RETURN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Makes the next connection, so that the return of a server is noticed without a request. Tries once a second, until there is
-/// a connection or the manager has ended.
+/// Opens the next connection, so that the return of a server is noticed without a request. Tries once a second, until
+/// there is a connection or the manager has ended.
 async fn make_the_next(weak: Weak<ReconnectingConnection>) {
     while let Some(reconnecting) = weak.upgrade() {
         // The connection may have ended again before this task was polled. In that case, its end has started no other task.

@@ -39,7 +39,8 @@ use crate::{
 pub(crate) struct Ready {
     pub(crate) reconnecting: Arc<ReconnectingConnection>,
     pub(crate) current: Arc<CurrentConnection>,
-    /// `true` if replies are verified to be in their places, because one was late elsewhere and others may have been lost, too.
+    /// `true` if replies are verified to match their requests, because one was late elsewhere and others may have been
+    /// lost, too.
     is_verifying: bool,
 }
 
@@ -59,7 +60,7 @@ impl Ready {
         self.current.connection.id
     }
 
-    /// Verifies that each reply is in its place.
+    /// Verifies that each reply matches its request.
     pub(crate) fn verifying(self) -> Self {
         Self {
             is_verifying: true,

@@ -20,7 +20,7 @@
 //! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker from which no other worker
 //!    can steal it. Therefore a release that no task waits for wakes nothing: it is sent together with the next request, or by the
 //!    manager's thread within 2 ms.
-//! 4. Wakers of users run while no mutex of this file is locked, and their panics are caught.
+//! 4. User wakers run while no mutex of this file is locked, and their panics are caught.
 //!
 //! Rejected: tokio's `yield_now` to run after the other tasks. A worker keeps a task that yields while it runs others, one of
 //! which may block the thread.
@@ -207,7 +207,7 @@ impl Session {
         })
     }
 
-    /// Verifies that replies are in their places, after one did not arrive in time.
+    /// Verifies that replies match their requests, after one did not arrive in time.
     pub(super) fn probe(&self) {
         self.0.queue(Request::Probe);
         self.0.send(1);

@@ -105,7 +105,7 @@ mod tests {
     /// In TLS 1.3, our handshake has ended before the server checks our certificate, so its alert may arrive while we are
     /// writing.
     #[tokio::test]
-    async fn the_alert_is_the_reason_although_a_write_after_it_failed() {
+    async fn the_alert_is_the_reason_even_if_a_write_after_it_failed() {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
         let mut clients = RootCertStore::empty();
         clients.add(own.cert.der().clone()).expect("a certificate");

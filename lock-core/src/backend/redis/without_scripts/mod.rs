@@ -300,7 +300,7 @@ fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
     }
 }
 
-/// Makes the reply that a script would return. `left` is the reply to PTTL, or 0 if the key is free by now.
+/// Builds the reply that a script would return. `left` is the reply to PTTL, or 0 if the key is free by now.
 fn busy(left: Value, connection: ConnectionId) -> Result<Answered<AcquireOutcome>, Failure> {
     let left = match left {
         Value::Int(-2) => Value::Int(0),

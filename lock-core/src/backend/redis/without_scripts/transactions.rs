@@ -51,7 +51,7 @@ impl Change<'_> {
             [holder, Value::Int(left)]
                 if reply::bytes(holder).is_some_and(|holder| self.holds.is(holder)) =>
             {
-                // If another client removed the expiry, `left` is negative, and the key gets one again.
+                // If another client removed the expiry, `left` is negative, and the expiry is set again.
                 let lasts = u64::try_from(*left).is_ok_and(|left| left >= self.unless_it_lasts);
                 Ok((true, !lasts))
             }

@@ -251,7 +251,7 @@ fn servers_that_accept_a_number_twice_are_detected() {
 
 /// The two majorities may have only one server in common, and that one lost its counter.
 #[test]
-fn a_later_acquisition_has_a_larger_token_although_a_server_lost_its_counter() {
+fn a_later_acquisition_has_a_larger_token_even_if_a_server_lost_its_counter() {
     let (states, found) = proposing(SHIPPED, World::WITH_A_LOSS);
     assert_eq!(found, None);
     assert!(states > 10_000, "only {states} states were visited");

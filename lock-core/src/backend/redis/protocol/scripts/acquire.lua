@@ -40,7 +40,7 @@ local TOKEN, MODE = ARGV[1], ARGV[5]
 local KIND = string.match(ARGV[6], ' (%w+)$')
 -- Kind 'o' runs a body once, and is exclusive like 'x'.
 local IS_ALONE = KIND == 'x' or KIND == 'o'
--- The band of the queue, which is added to the place to get the score of the entry.
+-- The offset of the entry's band of the queue: its score is its place plus this offset.
 local OWN_BAND = KIND == 's' and 0 or BAND
 
 local function label_of(token)

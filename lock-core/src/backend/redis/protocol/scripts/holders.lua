@@ -63,8 +63,8 @@ local function settle(q)
   end
 end
 
--- Returns 1 if a request waits that a non-exclusive holder must know about: an exclusive one if the lock is shared, or any one if it
--- has permits. Otherwise returns 0. A key of another type is not a queue.
+-- Returns 1 if a request is waiting that a non-exclusive holder must know about: an exclusive one if the lock is
+-- shared, or any one if it has permits. Otherwise returns 0. A key of another type is not a queue.
 local function is_contended(q)
   local queue = KEYS[3]
   local waiting

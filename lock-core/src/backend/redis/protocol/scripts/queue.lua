@@ -4,7 +4,7 @@
 --
 -- KEYS[1]  the lock: a string with an expiry: the owner token of an exclusive holder, or a marker, see below.
 -- KEYS[2]  the fencing clock: an empty stream, without an expiry. The ids of its entries are the fencing tokens, and the stamps.
--- KEYS[3]  the queue: a sorted set with an entry for each request that waits.
+-- KEYS[3]  the queue: a sorted set with an entry for each waiting request.
 -- KEYS[4]  the beats: a sorted set of the entries that were checked recently.
 -- KEYS[5]  the non-exclusive holders, in shared or permits mode: a sorted set of their entries.
 -- KEYS[6]  the permits: a sorted set of the same entries, with the numbers of the permits that they hold.

@@ -250,7 +250,7 @@ fn no_scheme(text: &str) -> String {
         (_, Some((scheme, _))) if scheme.chars().all(is_scheme) => {
             format!("`{scheme}://` is not a scheme that lock-core knows: use {SCHEMES}")
         }
-        _ => format!("the url has no scheme: it begins with {SCHEMES}"),
+        _ => format!("the url has no scheme: it must begin with {SCHEMES}"),
     }
 }
 

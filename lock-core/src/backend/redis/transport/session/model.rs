@@ -302,7 +302,7 @@ impl Wake for Panics {
 }
 
 #[test]
-fn interleaved_requests_have_replies_although_the_waker_of_another_panics() {
+fn interleaved_requests_get_replies_even_if_the_waker_of_another_panics() {
     explore(SCHEDULES / 10, || {
         let explored = Explored::new();
         let [broken, other] = [(); 2].map(|()| explored.clone());
