@@ -110,6 +110,7 @@ struct Windows {
 
 /// The context in which an event is judged, and the result.
 struct Case<'a> {
+    key: &'a str,
     demands: Demands,
     windows: &'a Windows,
     tally: &'a mut Tally,
@@ -189,6 +190,7 @@ impl Running {
             state.look_at_open_gaps(
                 until,
                 &mut Case {
+                    key,
                     demands: demands_of(&*self.demands, key),
                     windows: &self.windows,
                     tally: &mut self.tally,
@@ -216,6 +218,7 @@ impl Running {
     fn apply(&mut self, event: &Event) {
         let id = (event.process, event.attempt);
         let case = &mut Case {
+            key: &event.key,
             demands: demands_of(&*self.demands, &event.key),
             windows: &self.windows,
             tally: &mut self.tally,

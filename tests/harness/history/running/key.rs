@@ -299,8 +299,8 @@ impl Demand {
         if calm > case.demands.service {
             self.is_reported = true;
             let text = format!(
-                "not granted since {since}, of which nothing was broken for {calm:.2?}; noticed at {until}, while {} waited",
-                self.wanting
+                "{} was not granted since {since}, of which nothing was broken for {calm:.2?}; noticed at {until}, while {} waited",
+                case.key, self.wanting
             );
             case.tally.offend(Invariant::Service, text);
         }
