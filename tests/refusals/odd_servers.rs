@@ -11,9 +11,11 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Reply, Which, connect, eventually, unavailable,
+    Which, connect, eventually, unavailable,
 };
 use tokio::{task::JoinHandle, time::timeout};
+
+use crate::server_texts::answering_scripts;
 
 /// A lease is renewed after a third of the ttl, so an outage may take two thirds.
 const TTL: Duration = Duration::from_secs(12);
@@ -126,14 +128,7 @@ async fn a_server_that_takes_no_writes_for_a_while_is_named_and_waited_for() {
 #[tokio::test]
 async fn a_server_that_lacks_a_command_of_the_scripts_is_refused_at_connect() {
     let lacks = "*2\r\n$7\r\nZPOPMIN\r\n+Unknown Redis command called from script";
-    let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Reply::pong(request),
-        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // Each connection tests if scripts can be run.
-        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
-        "EVALSHA" => Reply::line(lacks),
-        _ => Reply::line("+OK"),
-    });
+    let server = answering_scripts(lacks);
     invalid(
         LockManager::connect(&server.url()).await,
         "it has no `ZPOPMIN`",

@@ -35,17 +35,21 @@ async fn refusing(error: &'static str) -> String {
     connecting(&server.url()).await
 }
 
-/// Returns the text for a server without RESP3 that gives this answer to scripts.
-async fn answering_scripts(answer: &'static str) -> String {
-    let server = FakeServer::start(move |request| match request[0].as_str() {
+/// Starts a server without RESP3 that gives this answer to scripts.
+pub(crate) fn answering_scripts(answer: &'static str) -> FakeServer {
+    FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Reply::pong(request),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         // Each connection tests if scripts can be run.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" => Reply::line(answer),
         _ => Reply::line("+OK"),
-    });
-    connecting(&server.url()).await
+    })
+}
+
+/// Returns the text for a server that gives this answer to scripts.
+async fn refusing_scripts(answer: &'static str) -> String {
+    connecting(&answering_scripts(answer).url()).await
 }
 
 #[tokio::test]
@@ -147,19 +151,19 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
         ),
         (
             "a server without streams",
-            answering_scripts("*2\r\n$4\r\nXADD\r\n+Unknown Redis command called from script").await,
+            refusing_scripts("*2\r\n$4\r\nXADD\r\n+Unknown Redis command called from script").await,
             "redis://PLACE has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, \
              or a server that has streams",
         ),
         (
             "a server without a command of the scripts",
-            answering_scripts("*2\r\n$7\r\nZPOPMIN\r\n+Unknown Redis command called from script").await,
+            refusing_scripts("*2\r\n$7\r\nZPOPMIN\r\n+Unknown Redis command called from script").await,
             "redis://PLACE cannot keep locks: it has no `ZPOPMIN` (Unknown Redis command called from script); use Redis \
              6.2 or later, or Valkey",
         ),
         (
             "a user without a right of the scripts",
-            answering_scripts(
+            refusing_scripts(
                 "*2\r\n$7\r\nPUBLISH\r\n+ACL failure in script: User alice has no permissions to run the 'publish' \
                  command",
             )
