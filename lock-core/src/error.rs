@@ -52,7 +52,7 @@ pub enum LockError {
         /// The holder, as far as the call knew without an extra request.
         held_by: Option<HeldBy>,
         /// Another key that the task already holds.
-        beside: Option<LockKey>,
+        also_held: Option<LockKey>,
     },
     /// The lease ended before it was released.
     #[non_exhaustive]
@@ -198,14 +198,14 @@ impl LockError {
             key: key.clone(),
             retry_after: left.map(|left| pause(known.typical_hold.unwrap_or(left))),
             held_by: known.held_by,
-            beside: None,
+            also_held: None,
         }
     }
 
     /// Records in a busy error that the task already holds another key.
-    pub(crate) fn beside(mut self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
-        if let Self::Busy { key, beside, .. } = &mut self {
-            *beside = held(key);
+    pub(crate) fn also_held(mut self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
+        if let Self::Busy { key, also_held, .. } = &mut self {
+            *also_held = held(key);
         }
         self
     }
@@ -263,13 +263,13 @@ impl fmt::Display for LockError {
                 key,
                 retry_after: Some(_),
                 held_by,
-                beside,
+                also_held,
             } => {
                 write!(f, "the lock `{}` is busy", key.shown())?;
                 if let Some(held_by) = held_by {
                     write!(f, ": {held_by}")?;
                 }
-                if let Some(held) = beside {
+                if let Some(held) = also_held {
                     write!(
                         f,
                         "; this task already holds `{}`: acquire both in one call, with `acquire_all` or `key = [\"…\", \"…\"]`, or two \

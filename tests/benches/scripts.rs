@@ -36,15 +36,15 @@ struct Bench {
 
 /// Returns the keys of a lock, except for the mark of processes that poll.
 fn keys(lock: &str) -> [String; 7] {
-    let beside = |name: &str| format!("__lock_core__:{name}:{lock}");
+    let companion = |name: &str| format!("__lock_core__:{name}:{lock}");
     [
         lock.to_owned(),
         "__lock_core__:clock".to_owned(),
-        beside("waiters"),
-        beside("beats"),
-        beside("holders"),
-        beside("seats"),
-        beside("result"),
+        companion("waiters"),
+        companion("beats"),
+        companion("holders"),
+        companion("seats"),
+        companion("result"),
     ]
 }
 

@@ -132,8 +132,8 @@ async fn a_busy_lock_is_exit_code_75_unless_it_is_shared_or_waited_for() {
     let ran = waiting.wait_with_output().expect("it ends");
     assert_eq!((code(&ran), text(&ran.stdout).trim()), (0, "ran"));
     let shared = locks.acquire_free("s", options().shared()).await;
-    let beside = lockctl(&server, &["run", "s", "--shared", "--", "true"]);
-    assert_eq!(code(&beside), 0);
+    let second = lockctl(&server, &["run", "s", "--shared", "--", "true"]);
+    assert_eq!(code(&second), 0);
     shared.release_held().await;
 }
 

@@ -202,7 +202,7 @@ async fn busy_locks_have_these_texts() {
     let _other = other.await.expect("no panic");
     faults.busy("elsewhere");
     sleep(SECOND * 2).await;
-    let beside = async |_| tried("other").await;
+    let another_key = async |_| tried("other").await;
     let branches = async |_| {
         let inner = async || {
             locks
@@ -242,7 +242,7 @@ async fn busy_locks_have_these_texts() {
             "a second key inside a body",
             {
                 held.release_held().await;
-                locks.run("body", tries(), beside).await.expect("free")
+                locks.run("body", tries(), another_key).await.expect("free")
             },
             "the lock `other` is busy: another task of this process has held it for 3.0s; this task already holds `body`: \
              acquire both in one call, with `acquire_all` or `key = [\"…\", \"…\"]`, or two tasks may wait for each other",

@@ -172,7 +172,10 @@ async fn after_the_clock_was_set_back_readers_wait_for_an_earlier_writer() {
     assert!(!reading.is_finished(), "it overtook the writer");
     guard.release_held().await;
     let alone = writing.await.expect("its turn");
-    assert!(!reading.is_finished(), "it runs beside the writer");
+    assert!(
+        !reading.is_finished(),
+        "it runs at the same time as the writer"
+    );
     alone.release_held().await;
     reading.await.expect("its turn").release_held().await;
 }

@@ -10,7 +10,7 @@ fn options() -> LockOptions {
 }
 
 /// Connects a manager with the prefix that the page names.
-async fn beside(server: &RedisServer, library: &str) -> LockManager {
+async fn locks_while_migrating_from(server: &RedisServer, library: &str) -> LockManager {
     manager(server, documented_prefix(library)).await
 }
 
@@ -32,7 +32,7 @@ async fn rslock_and_ours_exclude_each_other() {
     let server = RedisServer::start();
     let mut theirs = rslock::LockManager::new(vec![server.url()]);
     theirs.set_retry(1, SECOND);
-    let ours = beside(&server, "rslock (Rust)").await;
+    let ours = locks_while_migrating_from(&server, "rslock (Rust)").await;
     let held = theirs.lock("orders", SECOND * 60).await.expect("free");
     assert!(!is_free(&ours, "orders").await);
     theirs.unlock(&held).await;
@@ -52,7 +52,7 @@ async fn a_dropped_guard_of_rslock_leaves_its_lock_and_ours_releases_it() {
     let server = RedisServer::start();
     let mut theirs = rslock::LockManager::new(vec![server.url()]);
     theirs.set_retry(1, SECOND);
-    let ours = beside(&server, "rslock (Rust)").await;
+    let ours = locks_while_migrating_from(&server, "rslock (Rust)").await;
     drop(ours.acquire_free("orders", options()).await);
     lock_tests::eventually(SECOND * 10, "the drop has released it", async || {
         server.get("orders").is_none()
@@ -72,7 +72,7 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
         .await
         .expect("the server is up")
         .create_lock("orders");
-    let ours = beside(&server, "distributed-lock-redis (Rust)").await;
+    let ours = locks_while_migrating_from(&server, "distributed-lock-redis (Rust)").await;
     let held = theirs.try_acquire().await.expect("a reply").expect("free");
     assert!(!is_free(&ours, "orders").await);
     held.release().await.expect("held");
@@ -136,14 +136,16 @@ mod redisson {
 mod shedlock {
     use lock_tests::{AcquireFree as _, ReleaseHeld as _};
 
-    use super::{LeaseLost, LockManager, RedisServer, beside, is_free, options};
+    use super::{
+        LeaseLost, LockManager, RedisServer, is_free, locks_while_migrating_from, options,
+    };
 
     const KEY: &str = "job-lock:default:nightly";
     const VALUE: &str = "ADDED:2026-11-20T03:00:00.000Z@host";
 
     async fn start() -> (RedisServer, LockManager) {
         let server = RedisServer::start();
-        let ours = beside(&server, "ShedLock (Java)").await;
+        let ours = locks_while_migrating_from(&server, "ShedLock (Java)").await;
         (server, ours)
     }
 

@@ -111,7 +111,7 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
     let first = one.acquire_free("k", shared()).await;
     let second = other.acquire_free("k", shared()).await;
     let alone = in_queue(&server, &one, options()).await;
-    let beside = in_queue(&server, &other, shared()).await;
+    let later = in_queue(&server, &other, shared()).await;
     let last = in_queue(&server, &third, options()).await;
     let seen = third.inspect("k").await.expect("works").expect("held");
     assert_eq!(
@@ -138,7 +138,7 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
     assert!(listed.other_holders.is_empty() && listed.queue.is_empty());
     first.release_held().await;
     second.release_held().await;
-    for waiting in [alone, beside, last] {
+    for waiting in [alone, later, last] {
         waiting.await.expect("granted").release_held().await;
     }
 }

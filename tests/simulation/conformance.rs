@@ -203,9 +203,9 @@ impl Command {
         // While its slot is moving, an exclusive request declares the first four keys.
         let few = ["4", lock, "clock", "queue", "beats"];
         let exclusive = if chance.permille(100) { &few[..] } else { &all };
-        let beside_few = ["3", lock, "holders", "seats"];
+        let few_non_exclusive = ["3", lock, "holders", "seats"];
         let kind = chance.pick(&["s", "s", "s", "2", "3"]);
-        let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
+        let non_exclusive = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
         let renew = [token, ttl, known, "1"];
         let acquire = [token, ttl, known, count, mode, entry, "200"];
@@ -216,12 +216,16 @@ impl Command {
             9 => (FORCE_RELEASE, &all, &[known]),
             10 => (RENEW, &["1", lock], &renew[..chance.pick(&[2, 2, 4])]),
             11 => (INSPECT, &all, &[chance.pick(&["0", "1", "3"])]),
-            14..18 => (ACQUIRE, &all, &[token, ttl, known, "1", mode, &beside]),
-            18..21 => (RELEASE, &all, &[token, known, keep, &beside]),
+            14..18 => (
+                ACQUIRE,
+                &all,
+                &[token, ttl, known, "1", mode, &non_exclusive],
+            ),
+            18..21 => (RELEASE, &all, &[token, known, keep, &non_exclusive]),
             21 => (
                 RENEW,
-                chance.pick(&[&all[..], &all, &beside_few]),
-                &[token, "70000", known, "0", &beside],
+                chance.pick(&[&all[..], &all, &few_non_exclusive]),
+                &[token, "70000", known, "0", &non_exclusive],
             ),
             22 => (RELEASE_UNCONTENDED, &["2", lock, "queue"], &[token]),
             23 => (

@@ -19,7 +19,7 @@ pub(crate) enum Occupied {
 }
 
 /// A holder of a shared lock or of a permit, with the end of its lease in milliseconds since the epoch.
-struct Beside {
+struct NonExclusive {
     process: Option<ProcessId>,
     until: i64,
     permit: Option<i64>,
@@ -31,7 +31,7 @@ impl Host {
             None => Occupied::Free,
             Some(text) if text.starts_with("lc1+s:") => Occupied::Shared,
             Some(text) if text.starts_with("lc1+p:") => {
-                let held = self.beside(key, now).len();
+                let held = self.non_exclusive(key, now).len();
                 Occupied::Permits(u16::try_from(held).expect("a few"))
             }
             Some(_) => Occupied::Exclusive,
@@ -51,8 +51,8 @@ impl Host {
             Occupied::Free => Vec::new(),
             Occupied::Exclusive => self.owner(key, now).into_iter().collect(),
             Occupied::Shared | Occupied::Permits(_) => {
-                let beside = self.beside(key, now).into_iter();
-                beside.filter_map(|holder| holder.process).collect()
+                let non_exclusive = self.non_exclusive(key, now).into_iter();
+                non_exclusive.filter_map(|holder| holder.process).collect()
             }
         }
     }
@@ -75,8 +75,8 @@ impl Host {
                 (self.owner(key, now) == Some(process)).then_some(lock_until)
             }
             (Occupied::Shared, Mode::Shared) | (Occupied::Permits(_), Mode::Permits(_)) => {
-                let beside = self.beside(key, now).into_iter();
-                let of_it = beside.filter(|holder| {
+                let non_exclusive = self.non_exclusive(key, now).into_iter();
+                let of_it = non_exclusive.filter(|holder| {
                     holder.process == Some(process) && holder.permit == permit.map(i64::from)
                 });
                 let until = of_it.map(|holder| holder.until).max();
@@ -101,7 +101,7 @@ impl Host {
         process_of(self.text(key, now)?)
     }
 
-    fn beside(&self, key: &str, now: Nanos) -> Vec<Beside> {
+    fn non_exclusive(&self, key: &str, now: Nanos) -> Vec<NonExclusive> {
         let now_us = self.clock_us(now);
         let of_all = |name: &str| {
             let name = format!("__lock_core__:{name}:{key}");
@@ -120,7 +120,7 @@ impl Host {
             let mut permits = permits.iter();
             let permit = permits.find(|(_, other)| *other == member);
             let entry = String::from_utf8(member).expect("an entry");
-            Beside {
+            NonExclusive {
                 // The words are: channel, number, ttl, kind, owner token.
                 process: entry.split(' ').nth(4).and_then(process_of),
                 until,

@@ -88,8 +88,8 @@ fn show(seed: u64) {
     for line in &outcome.trace {
         println!("{line}");
     }
-    let offences = &outcome.offences;
-    assert!(offences.is_empty(), "seed {seed}: {offences:#?}");
+    let violations = &outcome.violations;
+    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
 }
 
 /// The results of some seeds.
@@ -126,8 +126,8 @@ impl Tried {
     fn note(&mut self, seed: u64, outcome: &Outcome) {
         self.seeds += 1;
         self.grants += outcome.grants;
-        if let Some(offence) = outcome.offences.first() {
-            println!("seed {seed} (run it with `SEED={seed}`): {offence}");
+        if let Some(violation) = outcome.violations.first() {
+            println!("seed {seed} (run it with `SEED={seed}`): {violation}");
             self.bad.push(seed);
         }
     }

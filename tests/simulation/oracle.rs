@@ -44,7 +44,7 @@ pub(crate) struct Oracle {
 struct State {
     keys: BTreeMap<String, Key>,
     last_attempt: AttemptId,
-    offences: Vec<String>,
+    violations: Vec<String>,
     /// How many of several servers have lost their data.
     forgetful: usize,
     grants: u64,
@@ -191,11 +191,11 @@ impl Oracle {
         self.world.note(|| format!("OFFENCE: {what}"));
         let now = self.world.now();
         let at = format!("{}.{:06} ms: {what}", now / MILLI, now % MILLI);
-        self.lock().offences.push(at);
+        self.lock().violations.push(at);
     }
 
-    pub(crate) fn offences(&self) -> Vec<String> {
-        self.lock().offences.clone()
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
     }
 
     pub(crate) fn grants(&self) -> u64 {
@@ -366,9 +366,9 @@ impl Attempt {
         let oracle = self.oracle.clone();
         let now = oracle.world.now();
         oracle.world.note(|| format!("#{} has {tokens:?}", self.id));
-        let mut offences = Vec::new();
+        let mut violations = Vec::new();
         if tokens.len() != self.keys.len() {
-            offences.push(format!(
+            violations.push(format!(
                 "#{} asked for {:?}, and has {tokens:?}",
                 self.id, self.keys
             ));
@@ -379,7 +379,7 @@ impl Attempt {
             let key = state.keys.get_mut(name).expect("it was called for");
             let Wanted { mode, floor, .. } = *self.wanted(name);
             let permit = permit_of(lease, name);
-            offences.extend(self.look_at_token(key, name, (mode, permit), *token, floor));
+            violations.extend(self.look_at_token(key, name, (mode, permit), *token, floor));
             if Oracle::certain(self.process, lease).is_zero() {
                 continue;
             }
@@ -392,13 +392,13 @@ impl Attempt {
                 lease: lease.clone(),
                 called: self.called,
             };
-            offences.extend(self.look_at_others(key, name, &holder));
+            violations.extend(self.look_at_others(key, name, &holder));
             key.given_up.remove(&self.process);
             key.holders.insert(self.id, holder);
         }
         drop(state);
-        for offence in offences {
-            oracle.offends(offence);
+        for violation in violations {
+            oracle.offends(violation);
         }
         Held {
             attempt: self,
@@ -417,7 +417,7 @@ impl Attempt {
         token: u64,
         floor: u64,
     ) -> Vec<String> {
-        let (oracle, mut offences) = (&self.oracle, Vec::new());
+        let (oracle, mut violations) = (&self.oracle, Vec::new());
         let now = oracle.world.now();
         let waited = key.waiting.remove(&self.id);
         key.idle_since = None;
@@ -441,7 +441,7 @@ impl Attempt {
             }
         };
         if !may_be_old && !is_new {
-            offences.push(format!(
+            violations.push(format!(
                 "I3: #{} has token {token} of {name}, and {floor} was returned before its call",
                 self.id
             ));
@@ -458,14 +458,14 @@ impl Attempt {
                 wrong.extend(phases.look_at_late_entry(token, self.called, waiting, within));
             }
             let shown = wrong.into_iter();
-            offences.extend(shown.map(|wrong| format!("S4: #{} of {name} {wrong}", self.id)));
+            violations.extend(shown.map(|wrong| format!("S4: #{} of {name} {wrong}", self.id)));
         }
-        offences
+        violations
     }
 
     /// Checks I1 with S1, and P1, for a lease that is certain now.
     fn look_at_others(&self, key: &Key, name: &str, own: &Holder) -> Vec<String> {
-        let (oracle, mut offences) = (&self.oracle, Vec::new());
+        let (oracle, mut violations) = (&self.oracle, Vec::new());
         let now = oracle.world.now();
         let mut before = 0;
         let given_up = key.given_up.get(&own.process).copied();
@@ -488,7 +488,7 @@ impl Attempt {
                 _ => false,
             };
             if !is_allowed {
-                offences.push(format!(
+                violations.push(format!(
                     "I1: #{} of p{} has {name} {:?}, while #{id} of p{} is certain of it {:?} with {} for {certain:?}",
                     self.id, own.process, own.mode, other.process, other.mode, other.token
                 ));
@@ -498,12 +498,12 @@ impl Attempt {
         if let Mode::Permits(permits) = own.mode
             && (before >= permits || own.permit.is_none_or(|permit| permit >= permits))
         {
-            offences.push(format!(
+            violations.push(format!(
                 "P1: #{} has {:?} of {permits} permits of {name}, and {before} had one before it",
                 self.id, own.permit
             ));
         }
-        offences
+        violations
     }
 }
 

@@ -29,7 +29,7 @@ const PATIENCE: u64 = 60 * SECOND;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    pub(crate) offences: Vec<String>,
+    pub(crate) violations: Vec<String>,
     pub(crate) trace: Vec<String>,
     pub(crate) grants: u64,
 }
@@ -57,7 +57,7 @@ pub(crate) fn simulate(seed: u64, traced: bool) -> Outcome {
     if let Ok(ended) = ended {
         outcome = ended;
     }
-    outcome.offences.extend(PANICS.take());
+    outcome.violations.extend(PANICS.take());
     outcome
 }
 
@@ -89,7 +89,7 @@ fn live(seed: u64, traced: bool) -> Outcome {
     let driven = world.drive(|| done.is_done());
     runtime.block_on(tokio::task::unconstrained(driven));
     Outcome {
-        offences: oracle.offences(),
+        violations: oracle.violations(),
         trace: world.take_trace(),
         grants: oracle.grants(),
     }

@@ -84,7 +84,7 @@ impl Kept {
     /// Returns the shared keys of the process at this place. `has_modes` means that the servers support all modes.
     pub(crate) fn wanted_by(place: u64, has_modes: bool) -> Vec<Self> {
         let shared = SHARED.iter().enumerate();
-        let shared = shared.filter(|(_, (_, _, usage))| has_modes || !usage.is_beside());
+        let shared = shared.filter(|(_, (_, _, usage))| has_modes || !usage.is_non_exclusive());
         let wanted = shared.filter(|(number, (_, _, usage))| {
             let number = u64::try_from(*number).expect("a few");
             *usage != Use::Few || place % 4 == number % 4
@@ -149,7 +149,7 @@ impl Kept {
 
 impl Use {
     /// Returns whether several holders may hold the key at the same time.
-    fn is_beside(self) -> bool {
+    fn is_non_exclusive(self) -> bool {
         matches!(self, Self::Shared | Self::Permits | Self::MorePermits)
     }
 }

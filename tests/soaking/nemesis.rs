@@ -72,7 +72,7 @@ impl Ledger {
     pub(crate) fn status(&self) -> String {
         let state = self.state();
         let (tally, faults) = (state.running.tally(), state.counts.values().sum::<u64>());
-        let (grants, violations) = (tally.acquisitions, tally.offences().values().sum::<u64>());
+        let (grants, violations) = (tally.acquisitions, tally.violations().values().sum::<u64>());
         format!(
             "{grants:>8} acquisitions  {faults:>4} faults  {violations} violations  {}",
             state.current

@@ -32,8 +32,8 @@ pub(crate) struct Report {
 impl Report {
     /// Returns the number of the first invariant that does not hold.
     pub(crate) fn first_offended(&self) -> Option<u8> {
-        let mut offences = self.tally.offences().keys();
-        offences.next().map(|invariant| invariant.number())
+        let mut violations = self.tally.violations().keys();
+        violations.next().map(|invariant| invariant.number())
     }
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for Report {
             writeln!(f, "{name:<28}{value}")?;
         }
         for (invariant, text) in INVARIANTS {
-            let (number, count) = (invariant.number(), tally.offences().get(&invariant));
+            let (number, count) = (invariant.number(), tally.violations().get(&invariant));
             let count = count.copied().unwrap_or_default();
             writeln!(f, "  I{number}  {count:>4} violations  {text}")?;
             for line in tally.shown(invariant) {

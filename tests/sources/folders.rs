@@ -448,10 +448,10 @@ fn is_reached<'a>(edges: &BTreeMap<&'a str, Vec<&'a str>>, from: &'a str, to: &s
 }
 
 /// Returns every arrow that breaks a rule, with the rule.
-fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
-    let mut offences = BTreeSet::new();
+fn violations(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
+    let mut violations = BTreeSet::new();
     let mut note = |arrow: &Arrow, rule: &str| {
-        offences.insert(format!("{arrow} ({rule})"));
+        violations.insert(format!("{arrow} ({rule})"));
     };
     let (mut edges, mut connected) = (BTreeMap::<&str, Vec<&str>>::new(), Vec::new());
     for arrow in inside {
@@ -492,13 +492,13 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
             note(arrow, "only `backend/redis` may name the crate `redis`");
         }
     }
-    offences
+    violations
 }
 
 #[test]
 fn imports_between_folders_point_one_way() {
     let (inside, outside) = arrows();
-    let wrong = offences(&inside, &outside);
+    let wrong = violations(&inside, &outside);
     let gone = ALLOWED.iter().filter(|(from, to, _)| {
         let is_it = |arrow: &Arrow| is_in(&arrow.from, from) && is_in(&arrow.to, to);
         !inside.iter().any(is_it)

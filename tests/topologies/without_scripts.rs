@@ -272,7 +272,7 @@ async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisSe
     let granting = RedisServer::start();
     let holder = connect(server).await;
     let guard = holder.acquire_free("k", patient()).await;
-    let beside = locks_of(&granting).await.acquire_free("k", patient()).await;
+    let granted = locks_of(&granting).await.acquire_free("k", patient()).await;
     let (here, there) = (locks_of(server).await, locks_of(&granting).await);
     let seen = here.inspect("k").await.expect("a reply").expect("held");
     let process = format!("/{}", std::process::id());
@@ -288,7 +288,7 @@ async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisSe
     let [polls, checks] = [0, 1].map(|n| asked()[n] - before[n]);
     assert!(checks * 3 < polls, "{checks} checks, {polls} polls");
     guard.release_held().await;
-    beside.release_held().await;
+    granted.release_held().await;
     for waiting in [waiting, waiting_there] {
         let granted = timeout(HANG, waiting).await.expect("no missed chance");
         drop(granted.expect("no panic").expect("free"));

@@ -129,11 +129,11 @@ impl Effects {
                         }
                     }
                 }
-                Action::HandedOnLocally => {
-                    telemetry::handed_on(key, kind.shown(), "local");
+                Action::HandedOverLocally => {
+                    telemetry::handed_over(key, kind.shown(), "local");
                 }
-                Action::HandedOnRemotely => {
-                    telemetry::handed_on(key, kind.shown(), "remote");
+                Action::HandedOverRemotely => {
+                    telemetry::handed_over(key, kind.shown(), "remote");
                 }
                 Action::Arm(_) | Action::FinishRequest => {}
             }

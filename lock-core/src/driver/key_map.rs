@@ -58,7 +58,7 @@ impl Hasher for HashOfKey {
 #[derive(Default)]
 pub(crate) struct Keys([Mutex<KeyMap>; PARTS]);
 
-/// The maximum number of leases that `held_beside` examines. Few processes that acquire locks inside locks hold more.
+/// The maximum number of leases that `also_held` examines. Few processes that acquire locks inside locks hold more.
 const MOST_LOOKED_AT: usize = 64;
 
 /// The number of parts, which is larger than the number of threads of most processes.
@@ -128,7 +128,7 @@ impl Keys {
 
     /// Returns a key that the running task holds by a guard, other than those that it wants. The result is only used for
     /// advice in an error message, so not all leases are examined.
-    pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
+    pub(crate) fn also_held(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
         let mut left = MOST_LOOKED_AT;
         self.each().find_map(|mut keys| {
             let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());

@@ -209,7 +209,7 @@ fn check_mode(held: Mode, wanted: Mode) -> Result<(), LockError> {
 
 /// Returns a key of this registry that the running task holds, by a body or a guard, other than those that it wants now.
 /// The error of a busy lock names that key.
-pub(crate) fn held_beside(
+pub(crate) fn also_held(
     registry: &Registry,
     is_wanted: impl Fn(&LockKey) -> bool,
 ) -> Option<LockKey> {
@@ -218,7 +218,7 @@ pub(crate) fn held_beside(
         let mut keys = body.leases_of(registry).map(|lease| &lease.key);
         keys.find(|key| !is_wanted(key)).cloned()
     });
-    by_body.or_else(|| registry.keys.held_beside(is_wanted))
+    by_body.or_else(|| registry.keys.also_held(is_wanted))
 }
 
 /// Returns the leases of the innermost body.

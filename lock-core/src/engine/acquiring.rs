@@ -373,7 +373,7 @@ where
         }
         self.leases.push(lease);
         if rivals != Rivals::None {
-            cx.actions.push(Action::HandedOnRemotely);
+            cx.actions.push(Action::HandedOverRemotely);
         }
         self.grant(at, id, fencing, cx);
         match self.kind {

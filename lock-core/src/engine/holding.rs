@@ -231,7 +231,7 @@ where
                 if !is_prefetching && prefetches && !is_last {
                     held.prefetch(cx);
                 }
-                cx.actions.push(Action::HandedOnLocally);
+                cx.actions.push(Action::HandedOverLocally);
                 self.grant(at, id, fencing, cx);
                 return AfterRelease::Passed;
             }

@@ -130,9 +130,9 @@ pub(crate) enum Action<W, L, O> {
         reason: LeaseLost,
     },
     /// Reports that the lock was handed over from task to task within this process.
-    HandedOnLocally,
+    HandedOverLocally,
     /// Reports that the lock was handed over from another process to this one.
-    HandedOnRemotely,
+    HandedOverRemotely,
     /// Records that the owner's fencing clock has reached this token.
     Learn(O, FencingToken),
     /// Sets the timer of the key.

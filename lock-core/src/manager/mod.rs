@@ -169,9 +169,10 @@ impl LockManager {
         is_wanted: impl Fn(&LockKey, &LockKey) -> bool,
     ) -> LockError {
         let registry = &self.inner.registry;
-        let beside =
-            |busy: &LockKey| reentry::held_beside(registry, |other| is_wanted(busy, other));
-        self.context().logged(self.or_closed(error).beside(beside))
+        let also_held =
+            |busy: &LockKey| reentry::also_held(registry, |other| is_wanted(busy, other));
+        self.context()
+            .logged(self.or_closed(error).also_held(also_held))
     }
 
     /// Checks a key before a request is sent for it.

@@ -92,12 +92,12 @@ async fn seen(manager: &LockManager) -> Option<LockInfo> {
 async fn the_next_gets_what_is_taken_away(
     manager: &LockManager,
     (held_in, waited_in): (Mode, Mode),
-    take_away: impl AsyncFnOnce(&LockGuard),
+    end_lease: impl AsyncFnOnce(&LockGuard),
 ) {
     let start = Instant::now();
     let held = wait_for(manager, held_in).await;
     let next = begin(manager, waited_in, SECOND, start).await;
-    take_away(&held).await;
+    end_lease(&held).await;
     let (waited, _) = next.await.expect("no panic");
     assert!(
         waited < SECOND / 10,

@@ -136,7 +136,7 @@ impl Executor {
 }
 
 /// Starts a task on the runtime of the running task. The new task continues even if the task that started it is dropped.
-pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn spawn_detached(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {
         crate::runtime::simulation::ask(|world| world.spawn(Box::pin(work)));

@@ -274,7 +274,7 @@ pub(crate) fn released_at_once(key: &LockKey) {
 
 /// Reports that the lock was handed over from one holder to the next. The `kind` is `local` within one process, where no
 /// message is needed, and `remote` otherwise.
-pub(crate) fn handed_on(key: &LockKey, mode: LockMode, kind: &'static str) {
+pub(crate) fn handed_over(key: &LockKey, mode: LockMode, kind: &'static str) {
     let labels = [("mode", mode.label()), ("kind", kind)];
     count("lock_handoffs_total", key, &labels);
 }

@@ -53,7 +53,7 @@ impl FaultyBackend {
     }
 
     /// Ends the lease of the key's holder. Waiters get the key when the backend serves them, or with their next request.
-    pub(crate) fn take_away(&self, full_key: &Arc<str>) {
+    pub(crate) fn end_lease(&self, full_key: &Arc<str>) {
         self.plan.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
     }

@@ -234,7 +234,7 @@ impl Faults {
         let full_key = self.registry.full_key(key);
         // The lock is freed before the holder is notified, so that its next acquire finds it free. Waiters in the queue get
         // it only afterwards, because the loss would otherwise end their leases, too.
-        self.backend.take_away(&full_key);
+        self.backend.end_lease(&full_key);
         self.end_leases(key, reason);
         self.backend.memory.serve(&full_key);
     }

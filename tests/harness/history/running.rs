@@ -396,8 +396,8 @@ mod tests {
         for running in [&mut whole, &mut pieces] {
             running.judge(end);
         }
-        assert_eq!(whole.tally().offences(), pieces.tally().offences());
-        whole.tally().offences().clone()
+        assert_eq!(whole.tally().violations(), pieces.tally().violations());
+        whole.tally().violations().clone()
     }
 
     fn in_nanos(line: &str) -> Event {
@@ -668,7 +668,7 @@ mod tests {
             most = most.max(running.pending.len() + running.attempts.len() + grants);
         }
         assert_eq!(running.tally().acquisitions, 20_000);
-        assert_eq!(running.tally().offences(), &none());
+        assert_eq!(running.tally().violations(), &none());
         assert!(most < 4_000, "{most}");
     }
 }

@@ -24,7 +24,7 @@ impl History {
     ///
     /// A holder counts from when its acquire returned until it called release, lost the lease, or the lease ran out.
     pub fn overlaps(&self, outside: &[Window]) -> Vec<String> {
-        self.offences(Invariant::Exclusion, outside)
+        self.violations(Invariant::Exclusion, outside)
     }
 
     /// Finds fencing tokens that do not grow: one that equals an earlier token, or is smaller than a token that was returned
@@ -33,7 +33,7 @@ impl History {
     /// Nothing can prevent one case, which is left out: in one of these windows, a process may pass a lease that the server has
     /// lost among its own tasks, with prefetched tokens.
     pub fn regressions(&self, outside: &[Window]) -> Vec<String> {
-        self.offences(Invariant::GrowingTokens, outside)
+        self.violations(Invariant::GrowingTokens, outside)
     }
 
     /// Returns the longest time that overlaps with a window and in which a requested key was not granted; zero if no key was
@@ -55,7 +55,7 @@ impl History {
         holds
     }
 
-    fn offences(&self, invariant: Invariant, outside: &[Window]) -> Vec<String> {
+    fn violations(&self, invariant: Invariant, outside: &[Window]) -> Vec<String> {
         let tally = self.judged(|running| {
             for window in outside {
                 running.excused(*window);

@@ -88,7 +88,7 @@ const OO_FAST: &[Kind] = &[Once, Once, FastPath];
 const OO_FOREIGN: &[Kind] = &[Once, Once, Foreign];
 
 #[test]
-fn no_body_runs_beside_a_result() {
+fn no_body_runs_while_a_result_stands() {
     explore_all(
         &[
             setup(OO, 1, 2),
@@ -196,13 +196,13 @@ impl Setup {
         while let Some((at, state)) = open.pop_front() {
             if at % DRAINED == 0 {
                 let drained = drain::drain(state.clone());
-                drained.unwrap_or_else(|offence| self.fail(&found, at, None, &offence));
+                drained.unwrap_or_else(|violation| self.fail(&found, at, None, &violation));
             }
             for step in state.steps() {
                 steps += 1;
                 let next = state
                     .after(&step)
-                    .unwrap_or_else(|offence| self.fail(&found, at, Some(&step), &offence));
+                    .unwrap_or_else(|violation| self.fail(&found, at, Some(&step), &violation));
                 if known.insert(next.canonical()) {
                     found.push(Found {
                         from: at,
@@ -225,7 +225,7 @@ impl Setup {
         assert!(found.len() > 100, "too few states");
     }
 
-    fn fail(&self, found: &[Found], at: usize, last: Option<&Step>, offence: &str) -> ! {
+    fn fail(&self, found: &[Found], at: usize, last: Option<&Step>, violation: &str) -> ! {
         let mut path: Vec<String> = last.map(|step| format!("{step:?}")).into_iter().collect();
         let mut at = at;
         while let Some(step) = &found[at].step {
@@ -234,7 +234,7 @@ impl Setup {
         }
         path.reverse();
         panic!(
-            "{:?}, parts {:?}: {offence}\nafter {}",
+            "{:?}, parts {:?}: {violation}\nafter {}",
             self.kinds,
             self.part,
             path.join(", ")

@@ -104,7 +104,7 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
         .collect();
     let was_shared = state.history.last == Last::Shared;
     let result = representation(after)
-        .and_then(|()| no_run_beside_a_result(state, effects, &granted))
+        .and_then(|()| no_run_while_a_result_stands(state, effects, &granted))
         .and_then(|()| no_barging(effects, &granted))
         .and_then(|()| first_come_first_served(effects, &granted))
         .and_then(|()| match phases_alternate(state, effects, &granted) {
@@ -116,8 +116,8 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
         .and_then(|()| tokens(state, effects))
         .and_then(|()| nothing_is_left_waiting(state, effects))
         .and_then(|()| holders_are_notified(state, effects));
-    if let Err(offence) = result {
-        return Err(format!("{offence}\nbefore {before:?}\nafter {after:?}"));
+    if let Err(violation) = result {
+        return Err(format!("{violation}\nbefore {before:?}\nafter {after:?}"));
     }
     for (process, number) in &granted {
         let process = &mut state.processes[*process];
@@ -132,14 +132,16 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
 }
 
 /// I3: no body of a run once is granted the lock while a result is stored. I2: no result replaces another one.
-fn no_run_beside_a_result(
+fn no_run_while_a_result_stands(
     state: &State,
     Effects { before, after, .. }: &Effects<'_>,
     granted: &[Request],
 ) -> Result<(), String> {
     let runs = |(process, _): &&Request| state.processes[*process].kind == Kind::Once;
     if let (Some(_), Some(request)) = (&after.result, granted.iter().find(runs)) {
-        return Err(format!("I3: {request:?} is granted beside a result"));
+        return Err(format!(
+            "I3: {request:?} is granted although a result stands"
+        ));
     }
     if before.result.is_some() && before.result != after.result {
         return Err("I2: a result is replaced".to_owned());
@@ -149,8 +151,8 @@ fn no_run_beside_a_result(
 
 /// Checks that the marker, the sets of holders and permits, and the cut are consistent.
 fn representation(after: &ServerView) -> Result<(), String> {
-    let is_beside = matches!(after.lock, Lock::Shared(_) | Lock::Permits);
-    if is_beside && (after.holders.is_empty() || !after.has_first_member) {
+    let is_non_exclusive = matches!(after.lock, Lock::Shared(_) | Lock::Permits);
+    if is_non_exclusive && (after.holders.is_empty() || !after.has_first_member) {
         return Err("a marker without holders".to_owned());
     }
     if after.lock == Lock::Permits {
@@ -323,7 +325,7 @@ fn permits(
         let lowest = (0..=count).find(|permit| !held.contains(permit));
         if count >= n || permit >= n || Some(permit) != lowest {
             return Err(format!(
-                "{request:?}, for one of {n}, got permit {permit} beside {held:?}"
+                "{request:?}, for one of {n}, got permit {permit} while others hold {held:?}"
             ));
         }
         held.push(permit);

@@ -61,11 +61,11 @@ impl ServerView {
             Some(entry) => read_lock(&entry.value),
         };
         let beats = sorted(server, BEATS, now);
-        let is_beside = matches!(lock, Lock::Shared(_) | Lock::Permits);
+        let is_non_exclusive = matches!(lock, Lock::Shared(_) | Lock::Permits);
         let members = sorted(server, HOLDERS, now);
         let permits = sorted(server, PERMITS, now);
         let alive = |(ends, member): &(i64, String)| {
-            (is_beside && *ends != LAST && *ends > now / 1000).then(|| request_of(member))
+            (is_non_exclusive && *ends != LAST && *ends > now / 1000).then(|| request_of(member))
         };
         let queue = sorted(server, QUEUE, now).into_iter();
         Self {

@@ -37,7 +37,7 @@ impl Kind {
         self == Self::FastPath
     }
 
-    pub(super) fn is_beside(self) -> bool {
+    pub(super) fn is_non_exclusive(self) -> bool {
         matches!(self, Self::Shared | Self::Permits(_))
     }
 
@@ -258,7 +258,7 @@ impl State {
                     if process.kind == Kind::Once {
                         steps.push(Step::Fail(i));
                     }
-                    if process.kind.is_beside() {
+                    if process.kind.is_non_exclusive() {
                         steps.push(Step::Renew(i));
                     }
                     if self.faults > 0 {
@@ -274,7 +274,7 @@ impl State {
             let is_over = matches!(process.at, At::Idle | At::Leaving | At::Gone);
             if is_over && process.number > 0 && queues && self.faults > 0 {
                 steps.push(Step::Copy(i));
-                if process.kind.is_beside() {
+                if process.kind.is_non_exclusive() {
                     steps.push(Step::CopyOfRenewal(i));
                 }
                 if process.kind == Kind::Once {
@@ -521,10 +521,10 @@ impl State {
 
     fn send_release(&mut self, i: usize, with_entry: bool) -> Result<Reply, String> {
         let (token, entry) = (self.token(i), self.entry(i));
-        let is_beside = self.processes[i].kind.is_beside();
+        let is_non_exclusive = self.processes[i].kind.is_non_exclusive();
         let arguments = [token.as_str(), "0", "0", &entry];
         // A plain release has only the required arguments.
-        let count = if is_beside || with_entry { 4 } else { 2 };
+        let count = if is_non_exclusive || with_entry { 4 } else { 2 };
         self.call(Call::Release, self.keys(i), &arguments[..count])
     }
 

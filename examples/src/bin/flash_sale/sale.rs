@@ -130,13 +130,13 @@ impl Sale {
 
     async fn run(&self) -> anyhow::Result<()> {
         self.shop.refill().await?;
-        let mut handed_on = HandedOn::default();
+        let mut handed_over = HandedOver::default();
         let mut selling = pin!(timeout(LONGEST_SALE, self.sell()));
         let mut frames = interval(FRAME);
         let sold = loop {
             tokio::select! {
                 sold = &mut selling => break sold,
-                _ = frames.tick() => self.show(|turns, _| handed_on.per_second(turns)).await?,
+                _ = frames.tick() => self.show(|turns, _| handed_over.per_second(turns)).await?,
             }
         };
         // The last figures are those of the whole sale.
@@ -182,11 +182,11 @@ impl Sale {
 
 /// The numbers of turns in the last second, for their rate.
 #[derive(Debug, Default)]
-struct HandedOn {
+struct HandedOver {
     seen: VecDeque<(Instant, u32)>,
 }
 
-impl HandedOn {
+impl HandedOver {
     fn per_second(&mut self, turns: u32) -> u32 {
         let now = Instant::now();
         self.seen.push_back((now, turns));

@@ -28,7 +28,7 @@ use crate::{
     error::LockError,
     failure::Failure,
     fencing::{PER_MILLI, in_tokens},
-    runtime::{clock::wall_clock, executor::spawn_beside, mutex::Mutex},
+    runtime::{clock::wall_clock, executor::spawn_detached, mutex::Mutex},
 };
 
 mod at_servers;
@@ -217,7 +217,7 @@ fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
 ) {
     for request in requests {
         let sender = sender.clone();
-        spawn_beside(async move {
+        spawn_detached(async move {
             // The receiver is gone once the result is decided.
             drop(sender.send(request.await));
         });

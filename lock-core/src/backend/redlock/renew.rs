@@ -27,7 +27,7 @@ use crate::{
     engine::reply::{Contended, Renewed},
     failure::Failure,
     fencing::FencingBlock,
-    runtime::{executor::spawn_beside, together::together},
+    runtime::{executor::spawn_detached, together::together},
 };
 
 /// The results of a batch, one for each lease.
@@ -40,7 +40,7 @@ pub(super) async fn renew(
     within: Duration,
 ) -> Result<Results, Failure> {
     let (sender, receiver) = oneshot::channel();
-    spawn_beside(renew_and_restore(servers, batch, within, sender));
+    spawn_detached(renew_and_restore(servers, batch, within, sender));
     receiver.await.map_err(|_| Failure::no_reply(ENDED))
 }
 

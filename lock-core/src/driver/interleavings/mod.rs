@@ -339,7 +339,7 @@ fn a_renewal_during_the_release_of_several_keys_loses_none_of_them() {
 const TURN: Duration = Duration::from_millis(20);
 
 /// Runs threads concurrently with a server thread and a thread of the executor, on which the clock advances.
-fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
+fn with_a_server(order: Order, threads: &[fn(&Contended)]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -405,7 +405,7 @@ fn a_request_that_is_taken_over_is_finished_once() {
             |all| (0..2).for_each(|_| all.give_up()),
             |all| (0..2).for_each(|_| all.acquire_and_release()),
         ];
-        beside_a_server(Order::First, threads);
+        with_a_server(Order::First, threads);
     });
 }
 
@@ -420,6 +420,6 @@ fn a_try_after_a_release_in_flight_finds_the_lock_free() {
             drop(hold);
         }
     };
-    explore(SCHEDULES, move || beside_a_server(Order::First, &[tries]));
-    explore(SCHEDULES, move || beside_a_server(Order::Last, &[tries]));
+    explore(SCHEDULES, move || with_a_server(Order::First, &[tries]));
+    explore(SCHEDULES, move || with_a_server(Order::Last, &[tries]));
 }

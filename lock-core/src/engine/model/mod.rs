@@ -169,7 +169,7 @@ fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
     ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
 )]
 fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
-    let beside_another = Scenario {
+    let with_another_process = Scenario {
         other_rounds: 1,
         moments: Some(3),
         ..once()
@@ -177,30 +177,30 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
     // Each hand-over waits for the reply that says whether other processes wait.
     let without_batches = Scenario {
         handoffs: 0,
-        ..beside_another
+        ..with_another_process
     };
     explore_all(&[Scenario {
         moments: Some(2),
-        ..beside_another
+        ..with_another_process
     }]);
     explore_all(&[
         Scenario {
             moments: None,
-            ..beside_another
+            ..with_another_process
         },
         without_batches,
         Scenario {
             time_outs: 1,
-            ..beside_another
+            ..with_another_process
         },
         Scenario {
             odd_messages: 1,
-            ..beside_another
+            ..with_another_process
         },
         Scenario {
             faults: 1,
             moments: Some(2),
-            ..beside_another
+            ..with_another_process
         },
     ]);
     explore_if_asked(&[
@@ -210,7 +210,7 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
         },
         Scenario {
             faults: 1,
-            ..beside_another
+            ..with_another_process
         },
     ]);
 }
@@ -226,7 +226,7 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
         moments: Some(3),
         ..once()
     };
-    let beside_another = Scenario {
+    let with_another_process = Scenario {
         other_rounds: 1,
         moments: Some(2),
         ..shared
@@ -234,7 +234,7 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
     explore_all(&[
         Scenario {
             moments: Some(1),
-            ..beside_another
+            ..with_another_process
         },
         Scenario {
             stalls: 1,
@@ -257,7 +257,7 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
             ..shared
         },
     ]);
-    explore_all(&beside_another.with_each_fault());
+    explore_all(&with_another_process.with_each_fault());
     explore_all(&[
         Scenario {
             moments: Some(5),
@@ -265,11 +265,11 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
         },
         Scenario {
             does_not_wait: true,
-            ..beside_another
+            ..with_another_process
         },
         Scenario {
             faults: 1,
-            ..beside_another
+            ..with_another_process
         },
         Scenario {
             has_two_ttls: true,
@@ -277,7 +277,7 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
         },
         Scenario {
             closings: 1,
-            ..beside_another
+            ..with_another_process
         },
     ]);
 }
@@ -312,7 +312,7 @@ fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
         moments: Some(2),
         ..once()
     };
-    let beside_another = Scenario {
+    let with_another_process = Scenario {
         other_rounds: 1,
         ..alone
     };
@@ -320,7 +320,7 @@ fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
         alone,
         Scenario {
             moments: Some(1),
-            ..beside_another
+            ..with_another_process
         },
         Scenario { stalls: 1, ..alone },
         Scenario {
@@ -332,16 +332,16 @@ fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
             ..alone
         },
     ]);
-    explore_all(&beside_another.with_each_fault());
+    explore_all(&with_another_process.with_each_fault());
     explore_all(&[
         Scenario {
             faults: 1,
-            ..beside_another
+            ..with_another_process
         },
         Scenario { rounds: 2, ..alone },
         Scenario {
             has_two_ttls: true,
-            ..beside_another
+            ..with_another_process
         },
     ]);
 }
@@ -352,7 +352,7 @@ fn explore_permits(permits: u16) {
         moments: Some(2),
         ..once()
     };
-    let beside_another = Scenario {
+    let with_another_process = Scenario {
         other_rounds: 1,
         ..permits
     };
@@ -373,7 +373,7 @@ fn explore_permits(permits: u16) {
             ..permits
         },
     ]);
-    explore_all(&beside_another.with_each_fault());
+    explore_all(&with_another_process.with_each_fault());
     explore_all(&[
         Scenario {
             faults: 1,

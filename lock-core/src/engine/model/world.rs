@@ -479,8 +479,8 @@ impl World {
         match action {
             Action::Wake(waker) => self.wake(waker),
             Action::Drop(_)
-            | Action::HandedOnLocally
-            | Action::HandedOnRemotely
+            | Action::HandedOverLocally
+            | Action::HandedOverRemotely
             | Action::Arm(_) => {}
             Action::Acquire(acquire) => {
                 if let Some(by) = acquire.polled_by {

@@ -10,7 +10,7 @@ const SHOWN: usize = 5;
 /// The violations that were found, and some measurements.
 #[derive(Debug, Default)]
 pub struct Tally {
-    offences: BTreeMap<Invariant, u64>,
+    violations: BTreeMap<Invariant, u64>,
     shown: BTreeMap<Invariant, Vec<String>>,
     /// The number of grants.
     pub acquisitions: u64,
@@ -22,8 +22,8 @@ pub struct Tally {
 
 impl Tally {
     /// Returns the number of violations of each invariant that does not hold.
-    pub fn offences(&self) -> &BTreeMap<Invariant, u64> {
-        &self.offences
+    pub fn violations(&self) -> &BTreeMap<Invariant, u64> {
+        &self.violations
     }
 
     /// Returns the first violations of an invariant.
@@ -42,7 +42,7 @@ impl Tally {
     }
 
     pub(super) fn offend(&mut self, invariant: Invariant, text: String) {
-        *self.offences.entry(invariant).or_default() += 1;
+        *self.violations.entry(invariant).or_default() += 1;
         let shown = self.shown.entry(invariant).or_default();
         if shown.len() < SHOWN {
             shown.push(text);

@@ -29,7 +29,7 @@ use crate::{
 pub(super) struct LockKeys<'a> {
     all: [Arg<'a>; 8],
     /// The keys that exist for as long as a non-exclusive lease: the lock, the holders, and the permits.
-    beside: [Arg<'a>; 3],
+    non_exclusive: [Arg<'a>; 3],
 }
 
 /// The number of keys except the mark of polling processes, which comes last.
@@ -41,7 +41,7 @@ impl<'a> LockKeys<'a> {
         let [lock, _, _, _, holders, permits, ..] = all;
         Self {
             all,
-            beside: [lock, holders, permits],
+            non_exclusive: [lock, holders, permits],
         }
     }
 
@@ -66,8 +66,8 @@ impl<'a> LockKeys<'a> {
     fn of_a_lease(&self, mode: Mode) -> &[Arg<'a>] {
         match mode {
             Mode::Exclusive | Mode::Once => &self.all[..1],
-            Mode::Shared => &self.beside[..2],
-            Mode::Permits(_) => &self.beside,
+            Mode::Shared => &self.non_exclusive[..2],
+            Mode::Permits(_) => &self.non_exclusive,
         }
     }
 }
@@ -291,7 +291,7 @@ mod tests {
         let all = ["l", "c", "q", "b", "h", "p", "r", "a"].map(Text);
         let keys = LockKeys {
             all,
-            beside: [all[0], all[4], all[5]],
+            non_exclusive: [all[0], all[4], all[5]],
         };
         let names = |keys: &[Arg<'_>]| -> String {
             let name = |key: &Arg<'_>| match key {

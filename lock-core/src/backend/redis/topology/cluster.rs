@@ -36,7 +36,7 @@ use crate::{
         },
     },
     failure::Failure,
-    runtime::{executor::spawn_beside, mutex::Mutex},
+    runtime::{executor::spawn_detached, mutex::Mutex},
 };
 
 /// The map is requested no more often than this.
@@ -156,7 +156,7 @@ impl Cluster {
         }
         let cluster = Arc::downgrade(self);
         let within = self.server_settings.timing.command_timeout;
-        spawn_beside(async move {
+        spawn_detached(async move {
             if let Some(cluster) = cluster.upgrade() {
                 // The next caller that needs the map asks again if this failed.
                 if let Err(failure) = cluster.refresh(within).await {

@@ -39,7 +39,7 @@ use crate::{
         timing::Timing,
     },
     failure::Failure,
-    runtime::{executor::spawn_beside, mutex::Mutex},
+    runtime::{executor::spawn_detached, mutex::Mutex},
 };
 
 /// Once a majority has replied, the others have this long before a choice is made.
@@ -173,7 +173,7 @@ impl PrimaryFinder for Sentinels {
             }
             // In a separate task, because a sentinel that hangs must not delay the next question. The choice is recorded.
             let of_late_replies = chosen.clone();
-            spawn_beside(async move {
+            spawn_detached(async move {
                 drop(self.receive_the_rest(received, need, of_late_replies).await);
             });
             chosen

@@ -72,14 +72,17 @@ impl RequestConnection {
     }
 
     /// Returns `true` if its session runs on a runtime of its users.
-    fn has_home(&self) -> bool {
-        self.session().is_some_and(Session::has_home)
+    fn is_on_user_runtime(&self) -> bool {
+        self.session().is_some_and(Session::is_on_user_runtime)
     }
 
     /// Moves the session to the calling task's runtime if it runs on the manager's thread, either because it is new or because
     /// that thread took it over.
     fn bring_home(&mut self) {
-        let Some(session) = self.session().filter(|session| !session.has_home()) else {
+        let Some(session) = self
+            .session()
+            .filter(|session| !session.is_on_user_runtime())
+        else {
             return;
         };
         if !self.has_no_reactor
@@ -207,7 +210,7 @@ impl RedisServer {
     ) -> &'a mut RequestConnection {
         let own = each.iter().position(|one| one.runtime == runtime);
         // A connection that no runtime drives serves the next one: its own runtime has ended, or it is still unused.
-        let left = || each.iter().position(|one| !one.has_home());
+        let left = || each.iter().position(|one| !one.is_on_user_runtime());
         let at = match own.or_else(left) {
             Some(at) => at,
             None if each.len() < MOST => {

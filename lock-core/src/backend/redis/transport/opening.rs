@@ -22,7 +22,7 @@ use crate::{
     credentials::Credentials,
     failure::Failure,
     options::RESERVED,
-    runtime::{executor::spawn_beside, jitter},
+    runtime::{executor::spawn_detached, jitter},
 };
 
 /// The number of requests that may wait for the driver of a user's own client. Further requests wait for a free slot.
@@ -176,7 +176,7 @@ impl ReconnectingConnection {
             self.timing(),
             Arc::downgrade(self),
         );
-        spawn_beside(async move {
+        spawn_detached(async move {
             let silent = || {
                 let server = address.shown();
                 tracing::warn!(server, "the connection is dead; making a new one");

@@ -33,7 +33,7 @@ use crate::{
         timing::Timing,
     },
     failure::Failure,
-    runtime::{executor::spawn_beside, jitter::jittered, mutex::Mutex},
+    runtime::{executor::spawn_detached, jitter::jittered, mutex::Mutex},
     telemetry,
 };
 
@@ -148,7 +148,7 @@ impl ReconnectingConnection {
             Wanted::Wait(attempt) => attempt,
             Wanted::Begin(attempt) => {
                 // A separate task, since the first caller may be a renewal, whose time-out is shorter than that of a connect.
-                spawn_beside(Unfinished(self.clone(), attempt.clone()).connect());
+                spawn_detached(Unfinished(self.clone(), attempt.clone()).connect());
                 attempt
             }
         };
@@ -197,7 +197,7 @@ impl ReconnectingConnection {
         }
         self.events.disconnected();
         if self.keeps_locks() && self.lifecycle.lock().reachability.broke(CLOCK.now()) {
-            spawn_beside(make_the_next(Arc::downgrade(self)));
+            spawn_detached(make_the_next(Arc::downgrade(self)));
         }
     }
 
@@ -222,7 +222,7 @@ impl ReconnectingConnection {
         };
         telemetry::out_of_reach_no_more(server);
         let (this, within) = (self.clone(), self.reply_within());
-        spawn_beside(async move {
+        spawn_detached(async move {
             let info = this.info("server", within).await.ok().flatten();
             let info = info.unwrap_or_default();
             let said = since_then(reply::info_field(&info, "uptime_in_seconds"), away);

@@ -53,7 +53,7 @@ use crate::{
     },
     runtime::{
         catch_panic::catch_panic,
-        executor::spawn_beside,
+        executor::spawn_detached,
         io_thread,
         mutex::{Mutex, may_switch},
     },
@@ -74,7 +74,7 @@ struct Shared {
     /// The number of its home. The task of an earlier home ends. Changes under the mutex of `io`.
     home: AtomicU64,
     /// `true` if its home is a runtime of its users. Otherwise it is the manager's thread.
-    has_home: AtomicBool,
+    is_on_user_runtime: AtomicBool,
     /// `true` if that runtime has ended.
     is_lost: AtomicBool,
     /// `true` if the watch is to check soon that the home polls the session.
@@ -125,7 +125,7 @@ impl Session {
         let session = Self::unstarted(stream, traffic, events);
         // The stream is already registered there.
         if let Some(home) = session.0.rehome(true, |_| true) {
-            spawn_beside(home);
+            spawn_detached(home);
         }
         session
     }
@@ -143,7 +143,7 @@ impl Session {
                 has_more: false,
             })),
             home: AtomicU64::new(0),
-            has_home: AtomicBool::new(false),
+            is_on_user_runtime: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             is_urgent: AtomicBool::new(false),
             traffic,
@@ -228,8 +228,8 @@ impl Session {
     }
 
     /// Returns `true` if the session runs on a runtime of its users.
-    pub(crate) fn has_home(&self) -> bool {
-        self.0.has_home.load(SeqCst)
+    pub(crate) fn is_on_user_runtime(&self) -> bool {
+        self.0.is_on_user_runtime.load(SeqCst)
     }
 
     /// Moves the session to this runtime, unless another thread uses it right now.
@@ -261,7 +261,7 @@ impl Session {
     /// since the count of polls was `polls` although there is work. Returns the count.
     pub(super) fn take_over(&self, polls: Option<u64>) -> Option<u64> {
         let is_lost = self.0.is_lost.load(SeqCst);
-        if !is_lost && !self.has_home() {
+        if !is_lost && !self.is_on_user_runtime() {
             return None;
         }
         let slot = self.0.io.try_lock();
@@ -303,7 +303,7 @@ impl Shared {
         }
         let (number, earlier) = (self.home.load(SeqCst) + 1, self.inbox.lock().task.take());
         self.home.store(number, SeqCst);
-        self.has_home.store(!is_manager, SeqCst);
+        self.is_on_user_runtime.store(!is_manager, SeqCst);
         self.is_lost.store(false, SeqCst);
         drop(slot);
         // Lets the task of the earlier home end.
@@ -390,7 +390,7 @@ impl Shared {
 
     /// Makes the watch check soon whether the session's task is polled.
     fn hurry(&self) {
-        if self.has_home.load(SeqCst) {
+        if self.is_on_user_runtime.load(SeqCst) {
             self.is_urgent.store(true, SeqCst);
             self.traffic.changed.notify_one();
         }
@@ -585,7 +585,7 @@ impl Drop for Home {
                 io.failed = Some(why);
             }
         }
-        self.shared.has_home.store(false, SeqCst);
+        self.shared.is_on_user_runtime.store(false, SeqCst);
         self.shared.is_lost.store(true, SeqCst);
         drop(slot);
         self.shared.traffic.changed.notify_one();
