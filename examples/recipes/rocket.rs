@@ -1,4 +1,5 @@
-//! A locked handler of Rocket. A `LockError` becomes a response with its status, headers and body through the feature `http`.
+//! A locked handler of Rocket. A `LockError` becomes a response with its status, headers and body through the `http`
+//! feature.
 
 use std::io::Cursor;
 

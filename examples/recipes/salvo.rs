@@ -1,4 +1,5 @@
-//! A locked handler of Salvo. A `LockError` becomes a response with its status, headers and body through the feature `http`.
+//! A locked handler of Salvo. A `LockError` becomes a response with its status, headers and body through the `http`
+//! feature.
 
 use lock_core::{LockError, LockManager, distributed_lock};
 use salvo::{Listener, Request, Response, Router, Scribe, Server, conn::TcpListener, handler};

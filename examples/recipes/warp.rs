@@ -1,4 +1,5 @@
-//! A locked handler of warp. Its error is a response of the crate `http`, which the feature `http` makes from a `LockError`.
+//! A locked handler of warp. Its error is a response of the `http` crate, which the `http` feature makes from a
+//! `LockError`.
 
 use http::Response;
 use lock_core::{LockError, LockManager, distributed_lock};

@@ -8,7 +8,7 @@ use crate::{driver::reentry::holds, key::IntoLockKey};
 /// expression is the exact key, as for [`LockManager::acquire`](crate::manager::LockManager::acquire). A guard without a
 /// body does not count, and neither does a lease that is lost.
 ///
-/// Templates need the feature `macros`. Without it, a literal with braces does not compile.
+/// Templates need the `macros` feature. Without it, a literal with braces does not compile.
 ///
 /// # Panics
 ///
@@ -75,7 +75,7 @@ macro_rules! __key_of_literal {
         // The assertion is part of the expansion, so that the compiler points at the user's call.
         const _: () = assert!(
             $crate::__private::has_no_braces($text),
-            "a literal with braces is a template, which needs the feature `macros` of lock-core"
+            "a literal with braces is a template, which needs the `macros` feature of lock-core"
         );
         $text
     }};

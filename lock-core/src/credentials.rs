@@ -21,7 +21,7 @@ use std::{any::Any, error::Error, fmt, future::Future, pin::Pin, time::Duration}
 /// # }
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-#[must_use = "it does nothing until it is given to a builder, or returned by a provider"]
+#[must_use = "credentials do nothing until they are given to a builder, or returned by a provider"]
 pub struct Credentials {
     pub(crate) user: Option<String>,
     pub(crate) password: String,
@@ -102,7 +102,7 @@ pub trait CredentialsProvider: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns any error of the provider. It is logged, so it must not contain a secret.
+    /// Returns any error from the provider. It is logged, so it must not contain a secret.
     ///
     /// # Cancel safety
     ///

@@ -25,7 +25,7 @@ use crate::key::LockKey;
 /// ```
 /// # use lock_core::LockError;
 /// enum ApiError {
-///     Lock(LockError), // with the feature `axum`: `error.into_response()`
+///     Lock(LockError), // with the `axum` feature: `error.into_response()`
 /// }
 ///
 /// impl From<LockError> for ApiError {
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_missing_manager_mentions_spawned_tasks() {
+    fn the_error_for_a_missing_manager_mentions_spawned_tasks() {
         let text = LockError::NotConfigured.to_string();
         assert!(
             text.contains("`with_locks` does not reach into `tokio::spawn`"),

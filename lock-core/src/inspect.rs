@@ -170,10 +170,10 @@ pub struct Health {
 pub struct ServerInfo {
     /// The server's url, without the user and the password.
     pub address: String,
-    /// The name by which the server calls itself, as in `redis`; `None` if it reports none, or a proxy does not forward the
-    /// question.
+    /// The name that the server reports for itself, such as `redis`; `None` if it reports none, or if a proxy does not
+    /// forward the question.
     pub kind: Option<String>,
-    /// The server's version, as in `7.0.15`; `None` in the same cases as `kind`.
+    /// The server's version, such as `7.0.15`; `None` in the same cases as `kind`.
     pub version: Option<String>,
     /// The version of the RESP protocol that is spoken with the server, 2 or 3.
     pub protocol: u8,

@@ -43,11 +43,11 @@
 //! | all options of the attribute, and all urls | [`macro@distributed_lock`], [overview](guide::overview) |
 //! | readers and writers; at most n at a time | [`LockOptions::shared`], [`LockOptions::permits`] |
 //! | several locks at once | [`LockManager::run_all`], [`LockManager::acquire_all`] |
-//! | a body that runs once, with a result for every caller | `run_once`, with the feature `once`; [web frameworks](guide::web) |
+//! | a body that runs once, with a result for every caller | `run_once`, with the `once` feature; [web frameworks](guide::web) |
 //! | one leader; a job on one replica; a cache stampede | [leader election](guide::leader), [recipes](guide::recipes) |
 //! | a store that refuses late writes | [`FencingToken`], [`fenced`] |
 //! | responses of axum, actix, poem and tonic | [web frameworks](guide::web) |
-//! | tests without a server, and faults on demand | [`LockManager::in_memory`], [`with_locks`], the feature `testing` |
+//! | tests without a server, and faults on demand | [`LockManager::in_memory`], [`with_locks`], the `testing` feature |
 //! | to inspect, free and check locks | [`LockManager::inspect`], [`LockManager::check`], [operations](guide::operations) |
 //! | to evaluate this crate | [reliability](guide::reliability), [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions) |
 //! | other servers and proxies; migration from another lock | [servers](guide::servers), [migrating](guide::migrating) |
@@ -70,8 +70,8 @@
 //!
 //! Events that need attention, such as a lost lease, are `tracing` warnings. At the level `DEBUG` there are the spans
 //! `lock_wait` and, around the body, `lock_hold`, with the `key`, its `template` and the `fencing_token`. The feature
-//! `metrics` adds counters, gauges and histograms through the crate `metrics`: [operations](guide::operations) lists them.
-//! Their label `key` is the template, never a value.
+//! `metrics` adds counters, gauges and histograms through the `metrics` crate: [operations](guide::operations) lists
+//! them. Their label `key` is the template, never a value.
 //!
 //! # Features
 //!
@@ -83,7 +83,7 @@
 //!   `IdempotencyKey` extracts the client's key.
 //! - `axum`, `actix`, `poem`, `tonic`: a [`LockError`] as a response, and handlers that return `impl IntoResponse` or
 //!   `impl Responder`.
-//! - `http` (part of `axum` and `poem`): a [`LockError`] as a status code or a response of the crate `http`.
+//! - `http` (part of `axum` and `poem`): a [`LockError`] as a status code or a response of the `http` crate.
 //! - `stream` (part of each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
 //! - `metrics`: counters, gauges and histograms; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for `[dev-dependencies]`.
@@ -198,8 +198,8 @@ pub mod stream {
 pub mod redis {
     pub use ::redis::*;
 
-    /// Hides the enum `ValueType` of the crate `redis`, which has a variant `String`. With two public names `String`, the
-    /// compiler's errors about every program that uses this crate would say `std::string::String`.
+    /// Hides the enum `ValueType` of the `redis` crate, which has a variant `String`. With two public names `String`,
+    /// the compiler's errors about every program that uses this crate would say `std::string::String`.
     #[expect(dead_code, hidden_glob_reexports, reason = "only its name matters")]
     enum ValueType {}
 }

@@ -42,7 +42,7 @@ const NO_PEM: &str =
 /// # }
 /// ```
 #[derive(Clone, Default)]
-#[must_use = "it does nothing until it is given to `LockManagerBuilder::tls`"]
+#[must_use = "a `Tls` does nothing until it is given to `LockManagerBuilder::tls`"]
 pub struct Tls {
     /// The authorities as PEM. If there are none, those of the system are trusted.
     authorities: Vec<Vec<u8>>,

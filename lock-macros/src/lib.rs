@@ -48,14 +48,14 @@ pub fn run_once(
     attribute(AttributeName::RunOnce, args.into(), item.into()).into()
 }
 
-/// The `run_once` of a lock-core without the feature that it needs. Not for users.
+/// Stands in for `run_once` if lock-core is built without the feature that it needs. Not for users.
 #[doc(hidden)]
 #[proc_macro_attribute]
 pub fn __without_once(
     _: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    let reason = "`run_once` needs the feature `once` of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`";
+    let reason = "`run_once` needs the `once` feature of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`";
     let error = Error::new(Span::call_site(), reason).into_compile_error();
     let item = TokenStream::from(item);
     // The item is kept, so that its callers cause no further errors.

@@ -47,7 +47,7 @@ impl Network {
 pub(crate) fn worker(server_port: &str) {
     let server_port: u16 = server_port.parse().expect("a port");
     worker::send("ready");
-    // Threads that start from here on inherit the cores.
+    // Threads that are started after this point inherit the cores of this process.
     worker::received();
     // By default, the kernel lets each sleep take up to 50 µs longer. Threads inherit this setting, too.
     set_current_timer_slack(Some(NonZeroU64::MIN)).expect("a Linux system");

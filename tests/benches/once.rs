@@ -57,7 +57,7 @@ impl Locker for Repeat {
     async fn release(&self, _: &str, _: String) {}
 }
 
-/// Reads the key of the result on a connection of the crate `redis`.
+/// Reads the key of the result on a connection of the `redis` crate.
 #[derive(Clone)]
 struct Get(MultiplexedConnection);
 

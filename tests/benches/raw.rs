@@ -1,4 +1,4 @@
-//! The baselines: the commands of a lock, or a PING, on a connection of the crate `redis` in the user's runtime.
+//! The baselines: the commands of a lock, or a PING, on a connection of the `redis` crate in the user's runtime.
 
 use std::{sync::Arc, time::Duration};
 

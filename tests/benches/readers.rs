@@ -92,7 +92,7 @@ pub(crate) fn run() -> Plot {
         bodies(50),
         AtMost(2.0),
     );
-    report::note("wait of 99 of 100", bodies(99));
+    report::note("99th percentile of the wait", bodies(99));
     report::note("longest wait", bodies(100));
     let waits = |outcome: &Outcome| {
         let wait = |percent| outcome.quantile(percent).unwrap_or(BOUND);
@@ -103,7 +103,9 @@ pub(crate) fn run() -> Plot {
         panels: [
             Panel {
                 title: "wait of the writer in ms; 2,000 if it gave up",
-                labels: ["median", "99 of 100", "longest"].map(str::to_owned).into(),
+                labels: ["median", "99th percentile", "longest"]
+                    .map(str::to_owned)
+                    .into(),
                 values: outcomes.iter().map(|it| waits(it).into()).collect(),
             },
             Panel {
@@ -118,7 +120,7 @@ pub(crate) fn run() -> Plot {
 /// The reader processes of one crate, and its writer.
 struct Team {
     readers: Vec<Process>,
-    /// Makes requests within the window, the last of which is over at its end.
+    /// Makes requests, all of which end within the window.
     write: Box<dyn FnMut(Window) -> Vec<Option<Duration>>>,
     outcome: Outcome,
 }
@@ -182,7 +184,7 @@ async fn write(lock: &impl RwLock, window: Window) -> Vec<Option<Duration>> {
     waits
 }
 
-/// Runs a process of readers that use the crate `name`.
+/// Runs a process of readers that use the `name` crate.
 pub(crate) fn worker(url: &str, name: &str) {
     let runtime = Runtime::new().expect("a runtime");
     match name {

@@ -43,7 +43,7 @@ pub(crate) fn run() {
         "without"
     };
     report::title(&format!(
-        "telemetry, uncontended, locks in memory, {with} the feature `metrics`"
+        "telemetry, uncontended, locks in memory, {with} the `metrics` feature"
     ));
     report::note("ns per lock, without a subscriber", median(plain));
     report::note("ns per lock, with a log of warnings", median(warnings));

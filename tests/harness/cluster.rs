@@ -17,10 +17,10 @@ use self::view::View;
 
 const MASTERS: usize = 3;
 
-/// Many times what anything here takes (3 s), for a machine busy with a build.
+/// Many times longer than any step here takes (3 s), to allow for a machine that is busy with a build.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Three masters with a third of the slots each, and a replica for each of them; all end when this is dropped.
+/// Three masters with a third of the slots each, and a replica for each of them; all are stopped when the value is dropped.
 ///
 /// A node that does not answer for a second is considered dead, and its replica takes over. The methods block, some of them for
 /// seconds.

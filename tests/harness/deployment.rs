@@ -18,8 +18,8 @@ use crate::{
     stand_in::{Refuses, StandIn},
 };
 
-/// A server, sentinels with the servers that they watch, a cluster, or the table inside this process. All of it ends when this is
-/// dropped.
+/// A server, sentinels with the servers that they watch, a cluster, or the table inside this process. All of it is stopped when
+/// the value is dropped.
 ///
 /// The methods ask the server that has the key, as a client with all rights. They block.
 #[derive(Debug)]

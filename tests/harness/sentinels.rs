@@ -19,10 +19,10 @@ const WATCHER: (&str, &str) = ("watcher", "watcher");
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
 
-/// Many times what anything here takes (2 s), for a machine busy with a build.
+/// Many times longer than any step here takes (2 s), to allow for a machine that is busy with a build.
 const SOON: Duration = Duration::from_secs(60);
 
-/// One primary, two replicas and three sentinels, two of which must agree; all end when this is dropped.
+/// One primary, two replicas and three sentinels, two of which must agree; all are stopped when the value is dropped.
 ///
 /// The sentinels consider a server dead after half a second without a reply. The methods block, some of them for seconds.
 #[derive(Debug)]

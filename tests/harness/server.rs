@@ -23,7 +23,7 @@ use crate::{
     wait::eventually_blocking,
 };
 
-/// Many times what a server needs to start (30 ms), for a machine busy with a build.
+/// Many times longer than a server needs to start (30 ms), to allow for a machine that is busy with a build.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// The time-out of raw commands, which servers answer at once, unless a test makes them slow.
@@ -295,7 +295,7 @@ impl RedisServer {
         Some(number(millis) * 2048 + number(sequence))
     }
 
-    /// Replaces a fencing clock by one that has just given this token.
+    /// Replaces a fencing clock with one that has just issued this token.
     pub fn set_fencing_clock(&self, clock: &str, token: u64) {
         let id = format!("{}-{}", token / 2048, token % 2048);
         self.cli(&["DEL", clock]);

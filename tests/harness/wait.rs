@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds, and panics with `what` if it does not within `within`.
 ///
-/// The condition is checked once more after the deadline, so a test that was stalled does not fail for that.
+/// The condition is checked once more after the deadline, so a test that was stalled does not fail for that reason.
 /// The pauses run on tokio's clock: under a paused clock they cost no time.
 ///
 /// ```

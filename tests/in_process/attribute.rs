@@ -238,7 +238,7 @@ mod managers {
     }
 
     #[tokio::test]
-    async fn the_option_locks_is_evaluated_once_a_call() {
+    async fn the_option_locks_is_evaluated_once_per_call() {
         struct Service {
             locks: LockManager,
             asked: Cell<u32>,
@@ -499,7 +499,7 @@ mod options {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_option_release_decides_if_a_call_waits_for_the_reply() {
+    async fn the_option_release_decides_whether_a_call_waits_for_the_reply() {
         #[distributed_lock(key = "k")]
         async fn as_the_manager() -> Result<(), LockError> {
             Ok(())

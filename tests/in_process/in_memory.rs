@@ -361,7 +361,7 @@ fn a_lease_is_renewed_after_the_runtime_that_renewed_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_loop_over_a_free_lock_leaves_other_tasks_their_turns() {
+async fn a_loop_over_a_free_lock_lets_other_tasks_run() {
     let locks = LockManager::in_memory();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let busy = tokio::spawn({

@@ -246,7 +246,7 @@ async fn the_mode_of_a_key_takes_precedence_over_that_of_its_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_options_of_a_key_in_a_list_may_differ_in_the_mode_only() {
+async fn the_options_of_a_key_in_a_list_may_differ_only_in_the_mode() {
     let locks = LockManager::in_memory();
     let of_the_list = options().wait(SECOND).max_hold(SECOND * 60);
     for (own, option) in [

@@ -171,7 +171,7 @@ async fn branches_with_different_keys_run_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_branch_is_refused_after_its_wait_and_told_that_another_one_has_the_key() {
+async fn a_branch_is_refused_after_its_wait_and_learns_that_another_branch_has_the_key() {
     let locks = LockManager::in_memory();
     let start = Instant::now();
     let branch = async |wait: Duration| {

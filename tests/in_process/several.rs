@@ -483,7 +483,7 @@ mod reentry {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_of_which_a_body_holds_a_part_is_refused() {
+    async fn a_list_that_a_body_holds_only_in_part_is_refused() {
         let locks = LockManager::in_memory();
         let inner = locks.clone();
         let body = |lease: lock_core::Lease| async move {

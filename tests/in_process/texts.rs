@@ -331,7 +331,7 @@ async fn lost_leases_have_these_texts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unavailable_backends_have_these_texts() {
+async fn errors_about_unavailable_backends_have_these_texts() {
     let builder = LockManager::builder;
     let caps = builder().max_leases(1).in_memory();
     let _held = caps.acquire_free("k", options()).await;
@@ -528,7 +528,7 @@ fn calls_outside_a_runtime_have_these_texts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stored_results_have_these_texts() {
+async fn errors_about_stored_results_have_these_texts() {
     let locks = &LockManager::in_memory();
     let once = || OnceOptions::keep(SECOND * 60);
     let text_of = async |key: &str, options: OnceOptions| {
@@ -569,8 +569,7 @@ async fn stored_results_have_these_texts() {
         (
             "a keep of zero",
             text_of("new", OnceOptions::keep(Duration::ZERO)).await,
-            "the lock `new` cannot be used: keep is 0ns, but must be 100ms to 365 days: choose for how long a repeat gets the \
-             result",
+            "the lock `new` cannot be used: keep is 0ns, but must be 100ms to 365 days: choose how long repeats get the result",
         ),
         (
             "a fingerprint that JSON cannot express",

@@ -17,7 +17,7 @@ pub(crate) struct Between {
 type Hook = (&'static str, Box<dyn FnOnce(&RedisServer) + Send>);
 
 impl Between {
-    /// It offers no messages, so managers poll.
+    /// Starts a server of this kind behind a front that offers no messages, so managers poll.
     pub(crate) fn start(kind: Kind) -> Self {
         let server = Arc::new(RedisServer::builder().kind(kind).start());
         let hook = Arc::<Mutex<Option<Hook>>>::default();

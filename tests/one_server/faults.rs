@@ -379,7 +379,7 @@ async fn a_server_out_of_memory_refuses_new_locks_and_still_releases_them() {
 }
 
 #[tokio::test]
-async fn one_task_a_key_polls_however_many_wait() {
+async fn one_task_per_key_polls_however_many_wait() {
     let (server, proxy, locks) = through_a_proxy().await;
     server.cli(&["SET", "lock:k", "another's", "PX", "60000"]);
     let waiting: Vec<_> = (0..200)
@@ -574,7 +574,7 @@ async fn a_refused_release_is_a_loss_if_the_key_is_gone_afterwards() {
     // A server that restarts without its data between an acquire and a release.
     let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
         "PING" => Reply::pong(request),
-        // Each connection tests if scripts can be run, and the manager tries a lock when it connects.
+        // Each connection tests whether scripts can be run, and the manager tries a lock when it connects.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
@@ -601,7 +601,7 @@ async fn a_refused_repeat_is_followed_by_a_release_of_what_the_first_request_too
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Reply::pong(request),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // Each connection tests if scripts can be run, and the manager tries a lock when it connects.
+        // Each connection tests whether scripts can be run, and the manager tries a lock when it connects.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         // The request is executed, and its reply is lost.

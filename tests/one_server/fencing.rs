@@ -212,7 +212,10 @@ async fn a_clock_that_was_set_back_over_a_loss_of_data_is_an_error_with_the_fix(
                 panic!("{error:?}");
             };
             let source = source.to_string();
-            assert!(source.contains("no fencing token can be given"), "{source}");
+            assert!(
+                source.contains("no fencing token can be issued"),
+                "{source}"
+            );
             let (_, command) = source.rsplit_once("run: ").expect("the fix");
             let id = format!("{}-{}", known / 2048, known % 2048);
             assert_eq!(command, format!("XADD {CLOCK} MAXLEN 0 {id} 0 0"));

@@ -1,4 +1,4 @@
-//! Connections that a user's own client of the crate `redis` opens.
+//! Connections that a user's own client of the `redis` crate opens.
 
 use std::sync::Arc;
 

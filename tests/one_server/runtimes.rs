@@ -91,7 +91,7 @@ fn a_blocked_runtime_withholds_no_reply_from_those_that_share_its_connection() {
     nothing_is_left(&server);
 }
 
-/// The request is sent by a runtime that is no longer driven, but exists.
+/// The request is sent by a runtime that is no longer driven, but still exists.
 #[test]
 fn a_request_of_a_runtime_that_is_not_driven_gets_its_reply() {
     let server = RedisServer::start();

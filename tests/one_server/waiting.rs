@@ -366,7 +366,7 @@ async fn tasks_of_one_process_hand_over_without_a_message_and_with_growing_token
     nothing_stays(&server).await;
 }
 
-/// The manager's thread may check if a renewal is due at the moment in which the lease is handed over.
+/// The manager's thread may check whether a renewal is due at the moment when the lease is handed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_handed_over_all_the_time_is_renewed() {
     const TTL: Duration = Duration::from_millis(150);

@@ -210,7 +210,7 @@ fn memory_kb() -> u64 {
 }
 
 #[tokio::test]
-async fn no_reply_of_a_server_causes_a_panic_a_hang_or_growth() {
+async fn no_reply_from_a_server_causes_a_panic_a_hang_or_growth() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static USED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
     let report = std::panic::take_hook();

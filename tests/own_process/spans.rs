@@ -310,7 +310,7 @@ async fn every_call_that_takes_a_key_logs_a_template(log: &Log) {
     is_logged("result:{id}");
 }
 
-/// It is fine to replace no manager, the same one, or one that was shut down.
+/// Nothing is logged if no manager is replaced, or the same one, or one that was shut down.
 #[tokio::test]
 async fn a_second_global_manager_is_logged() {
     let log = Log::default();

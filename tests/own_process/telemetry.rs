@@ -91,7 +91,7 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
             ("lock_acquired_total", 4.0),
             ("lock_waiting", 0.0),
             ("lock_held", 0.0),
-            // The second task prefetches tokens for the later ones, which then need no reply of the backend.
+            // The second task prefetches tokens for the later ones, which then need no reply from the backend.
             ("lock_handoffs_total,kind=local", 2.0),
         ],
     );

@@ -10,7 +10,7 @@ use lock_tests::{
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_grow() {
+async fn a_clock_that_jumps_ahead_ends_leases_while_tokens_grow() {
     let clock = ShiftedClock::new();
     let server = RedisServer::builder().clock(&clock).start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);

@@ -272,7 +272,7 @@ async fn a_server_that_answers_nonsense_is_unavailable() {
 
 #[tokio::test]
 async fn a_reply_that_quotes_the_password_is_not_shown() {
-    // This is the reply of a server where HELLO was renamed.
+    // This is the reply from a server on which HELLO was renamed.
     let server = FakeServer::start(|request| {
         let arguments = request[1..].join("' '");
         lock_tests::Reply::line(&format!(

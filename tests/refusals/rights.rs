@@ -174,7 +174,7 @@ fn lines_about(server: &RedisServer, level: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
+async fn an_eviction_policy_that_threatens_locks_causes_one_warning() {
     Log::of_the_process();
     let server = RedisServer::builder()
         .setting("maxmemory", "100mb")
@@ -197,7 +197,7 @@ async fn an_eviction_policy_that_threatens_locks_is_warned_of_once() {
 }
 
 #[tokio::test]
-async fn a_harmless_or_unknown_eviction_policy_is_not_warned_of() {
+async fn a_harmless_or_unknown_eviction_policy_causes_no_warning() {
     Log::of_the_process();
     for settings in [
         &[("maxmemory", "100mb"), ("maxmemory-policy", "noeviction")][..],
@@ -494,7 +494,7 @@ async fn a_check_key_that_holds_something_else_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn an_empty_prefix_without_a_check_key_is_warned_of_once() {
+async fn an_empty_prefix_without_a_check_key_causes_one_warning() {
     Log::of_the_process();
     let server = RedisServer::start();
     let unprefixed = || LockManager::builder().key_prefix("");

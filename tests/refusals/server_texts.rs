@@ -40,7 +40,7 @@ pub(crate) fn answering_scripts(answer: &'static str) -> FakeServer {
     FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Reply::pong(request),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // Each connection tests if scripts can be run.
+        // Each connection tests whether scripts can be run.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" => Reply::line(answer),
         _ => Reply::line("+OK"),
@@ -214,7 +214,7 @@ async fn refused_requests_have_these_texts() {
         (
             "a key of another type in the place of the fencing clock",
             clock,
-            "the lock `clock` is unavailable: no usable reply from the backend: ERR no fencing token can be given: \
+            "the lock `clock` is unavailable: no usable reply from the backend: ERR no fencing token can be issued: \
              __lock_core__:clock is not a fencing clock, so another client must have written it. Run: DEL \
              __lock_core__:clock",
         ),

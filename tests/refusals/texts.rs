@@ -12,7 +12,7 @@ use lock_tests::{
 };
 
 #[tokio::test]
-async fn errors_of_servers_have_these_texts() {
+async fn errors_from_servers_have_these_texts() {
     let server = RedisServer::start();
     let place = format!("127.0.0.1:{}", server.port());
     let (url, labelled) = (server.url(), LockManager::builder().label("web-1"));

@@ -8,7 +8,7 @@ use crate::{
     scheduler::ProcessId,
 };
 
-/// The holders of a lock on a server, of any process.
+/// The holders of a lock on a server, in any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupied {
     Free,
@@ -57,7 +57,8 @@ impl Host {
         }
     }
 
-    /// Returns for how long, in the world's time, the server will hold the lock for this process, in this mode and with this permit.
+    /// Returns how long, in the world's time, the server will hold the lock for this process, in this mode and with this
+    /// permit.
     pub(crate) fn holds(
         &self,
         key: &str,

@@ -158,7 +158,7 @@ impl Oracle {
         }
     }
 
-    /// Records that exclusion on these keys is broken on purpose, from now on and for `span`.
+    /// Records that exclusion on these keys is broken on purpose, for `span` from now.
     pub(crate) fn breaks(&self, keys: &[String], span: Nanos) {
         let now = self.world.now();
         let mut state = self.lock();

@@ -50,7 +50,7 @@ fn mistakes_are_refused_with_the_expected_errors() {
 }
 
 #[test]
-fn mistakes_in_the_body_look_as_without_the_attribute() {
+fn mistakes_in_the_body_are_reported_as_without_the_attribute() {
     run_all("same", 5, |case| {
         let locked = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)"])?;
         let plain = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)", "--cfg=plain"])?;

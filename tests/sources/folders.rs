@@ -149,7 +149,7 @@ type File = String;
 /// The path of a module or of an item, from the root of the crate.
 type Names = Vec<String>;
 
-/// A path in the code that leads to another file, or to the crate `redis`.
+/// A path in the code that leads to another file, or to the `redis` crate.
 struct Arrow {
     from: File,
     line: usize,
@@ -371,7 +371,7 @@ fn skip_attribute(tokens: &mut Peekable<impl Iterator<Item = TokenTree>>) {
     }
 }
 
-/// All arrows between two files, and those out of the crate that name the crate `redis`.
+/// All arrows between two files, and those out of the crate that name the `redis` crate.
 fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
     let sources = Sources::read();
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
@@ -489,7 +489,7 @@ fn violations(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         let is_ours =
             is_in(&arrow.from, "backend/redis") || arrow.from == "manager/builder/own_client.rs";
         if !is_ours {
-            note(arrow, "only `backend/redis` may name the crate `redis`");
+            note(arrow, "only `backend/redis` may name the `redis` crate");
         }
     }
     violations

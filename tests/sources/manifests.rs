@@ -5,7 +5,7 @@ use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-/// Licences that only require to be named with the product.
+/// Licences that require only attribution.
 const LICENCES: [&str; 7] = [
     "Apache-2.0",
     "BSD-3-Clause",
@@ -117,7 +117,7 @@ fn no_dependency_needs_a_newer_rust_than_its_crate_declares() {
 }
 
 #[test]
-fn each_licence_of_a_dependency_only_requires_to_be_named() {
+fn each_licence_of_a_dependency_requires_only_attribution() {
     let metadata = Metadata::read();
     let id = text(&metadata.find("lock-core")["id"]);
     let dependencies = metadata.normal_dependencies(id);

@@ -47,7 +47,7 @@ async fn exclusive_locks_work(url: &str, servers: &[RedisServer], ttl: Duration)
         tokio::spawn(async move { other.acquire("k", patient()).await })
     };
     eventually!(HANG, "it waits" => calls(servers) > before);
-    eventually!(HANG, "the first ttl is over" => started.elapsed() > ttl);
+    eventually!(HANG, "the first ttl has elapsed" => started.elapsed() > ttl);
     guard.lease().verify().await.expect("renewed");
     assert!(!waiting.is_finished());
     let before = guard.lease().fencing_token();

@@ -24,7 +24,7 @@ async fn all_waiters_follow_a_slot_that_moves_and_exclude_each_other() {
 
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
-async fn all_waiters_follow_a_slot_of_valkey_that_moves_and_exclude_each_other() {
+async fn all_waiters_follow_a_moving_valkey_slot_and_exclude_each_other() {
     follow(&Cluster::of(Kind::Valkey9)).await;
 }
 

@@ -135,7 +135,7 @@ fn of_the_rules() -> Vec<Used> {
     used.collect()
 }
 
-/// The labels between double braces, as in `{{key}}` and `{{ key }}`. `$value` is no label.
+/// The labels between double braces, as in `{{key}}` and `{{ key }}`. `$value` is not a label.
 fn labels_shown(text: &str) -> Vec<&str> {
     let parts = text
         .split("{{")

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Page {
     /// The labels of each series, by its name: a histogram has three names.
     pub(crate) labels: BTreeMap<String, BTreeSet<String>>,
-    /// The kind of each metric, as in `histogram`.
+    /// The kind of each metric, such as `histogram`.
     pub(crate) kinds: BTreeMap<String, String>,
     /// The upper bounds of each histogram's buckets, in their order.
     pub(crate) bounds: BTreeMap<String, Vec<String>>,

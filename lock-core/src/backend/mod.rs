@@ -57,9 +57,10 @@ pub(crate) trait Backend: Operate {
     /// lost. Otherwise joins the key's queue, or checks its position there, as the request says.
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>>;
 
-    /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except on some of several
-    /// servers while a majority has it, or has lost it with its data too recently to vote for others. Returns one result for
-    /// each request. A request for fencing tokens is sent alone, and only if [`Traits::prefetches`].
+    /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except, with several
+    /// servers, on some of them while a majority has it, or has lost it with its data too recently to vote for others.
+    /// Returns one result for each request. A request for fencing tokens is sent alone, and only if
+    /// [`Traits::prefetches`].
     fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>>;
 
     /// Tries once to release the key if it holds this token, to remove its entry from the queue, and to grant the key to the next
@@ -222,7 +223,7 @@ impl Renew {
 #[derive(Clone)]
 pub struct RunResult {
     pub(crate) bytes: Arc<[u8]>,
-    /// For how long it is kept.
+    /// How long the result is kept.
     pub(crate) keep: Duration,
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct OwnerToken {
     secret: Uuid,
 }
 
-/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. The token of another
-/// library must only begin differently.
+/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. A token of another
+/// library only has to begin differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// The release grants the lock to the next entry of the queue. The scripts look for this one.

@@ -26,8 +26,8 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Returns for how long a server remembers that a process polls. A process that polls again within four of its pauses is
-    /// remembered in between.
+    /// Returns how long a server remembers that a process polls: long enough that a process which polls again within
+    /// four of its pauses is not forgotten in between.
     pub(crate) fn mark(&self) -> Duration {
         self.polling_pause * 4
     }

@@ -2,7 +2,7 @@
 //!
 //! The state machine makes the decisions and publishes them here. An observer also reads the clock, so it notices at once
 //! that a lease has run out, whether or not a timer has fired. This is not an event of the key: the state machine ends the
-//! lease by its own timer.
+//! lease with its own timer.
 
 use std::{
     sync::{
@@ -338,7 +338,7 @@ impl LeaseState {
         self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Ends the lease when the last guard releases it. Returns how it was lost before, if it was.
+    /// Ends the lease when the last guard releases it. Returns how the lease was lost, if it had already been lost.
     ///
     /// This must happen before the next task gets the lock, because no clone of this lease may look valid together with the
     /// next lease. The caller removes it from the tally of held leases only after the release has begun. Otherwise, a

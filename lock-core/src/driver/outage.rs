@@ -1,8 +1,8 @@
 //! Outages of the backend. While it does not reply, new requests fail at once instead of each waiting for its own time-out.
 //!
 //! Requests that were waiting before the outage continue to wait, and so do those that may wait forever. With servers that
-//! can fail over, new requests also wait by default, since it depends on the servers' configuration how long a fail-over
-//! takes.
+//! can fail over, new requests also wait by default, since how long a fail-over takes depends on the servers'
+//! configuration.
 
 use std::{
     fmt,
@@ -44,7 +44,7 @@ impl Outage {
         }
     }
 
-    /// Records the result of a request: a reply of the backend ends an outage, and a failure may begin one.
+    /// Records the result of a request: a reply from the backend ends an outage, and a failure may begin one.
     pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
         match result {
             Err(Failure::NoReply(source) | Failure::LostVote(source) | Failure::NotNow(source)) => {

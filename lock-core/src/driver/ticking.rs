@@ -68,8 +68,8 @@ pub(crate) struct Ticking {
     in_flight: AtomicUsize,
     /// Signalled when a renewal becomes due, and when a batch gets its reply.
     changed: Notify,
-    /// `true` while the task runs. On a runtime of the caller, the task ends with that runtime, and the next poll or lease
-    /// starts another one.
+    /// `true` while the task runs. On a caller's runtime, the task ends with that runtime, and the next poll or lease
+    /// starts a new task.
     is_running: AtomicBool,
     listener: OnceLock<Weak<dyn EventListener>>,
 }

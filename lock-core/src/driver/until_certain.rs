@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_result_is_tried_three_times_and_then_given_up() {
+    async fn storing_a_result_is_tried_three_times_and_then_given_up() {
         let cases = [
             (0, true, [0, 1]),
             (2, true, [0, 3]),

@@ -296,7 +296,7 @@ where
 
     /// Accepts a grant that arrives by a message while nothing is in flight.
     ///
-    /// If its stamp is larger than `known_since`, the grant is newer than the last reply "wait". Its lease counts from
+    /// If its stamp is larger than `known_since`, the grant is newer than the last "wait" reply. Its lease counts from
     /// when that request was sent, so it may seem older than it is, in which case the lock is requested again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = self.request_mut() else {
@@ -473,7 +473,7 @@ mod tests {
         at(key, 10, wait);
     }
 
-    /// Delivers the server's reply "wait", with or without a stamp.
+    /// Delivers the server's "wait" reply, with or without a stamp.
     fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
         let busy = Busy {
             expiry: Expiry::Unknown,

@@ -129,7 +129,8 @@ where
         }
     }
 
-    /// Ends what has run out: leases, holders whose `max_hold` is over, and grants that their tasks have not accepted.
+    /// Ends what has run out: leases, holders whose `max_hold` has elapsed, and grants that their tasks have not
+    /// accepted.
     pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // Iterates backwards, because a lease that ends is removed from the list.
         for at in (0..self.leases.len()).rev() {

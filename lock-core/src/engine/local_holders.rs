@@ -29,7 +29,7 @@ pub(crate) enum HolderStage<W, L> {
 
 impl<W, L> LocalHolder<W, L> {
     /// Returns when this holder loses the lease for a reason that does not concern other holders: it has not polled, its
-    /// `max_hold` is over, or it has stopped renewing.
+    /// `max_hold` has elapsed, or it has stopped renewing.
     pub(crate) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),

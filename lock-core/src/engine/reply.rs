@@ -100,7 +100,7 @@ pub(crate) enum WakeUpMode {
     Push,
     /// Only by polling, because the holder is another library, or grants cannot be delivered.
     Poll,
-    /// By polling with another owner token each time, because some of several servers may have taken this one.
+    /// By polling with another owner token each time, because some of the servers may have accepted this one.
     PollWithNewToken,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct AcquireRequest<O> {
     /// The ttl of the entry in the queue, if one may exist. A grant by a message has this ttl. It never changes, since
     /// the server finds the entry by its whole text.
     pub(crate) queued_ttl: Option<Duration>,
-    /// When the last request was sent that got the reply "wait" with a stamp, or else the request that joined the
+    /// When the last request was sent that got a "wait" reply with a stamp, or else the request that joined the
     /// queue. A grant with a stamp larger than `known_since` is newer.
     pub(crate) waits_since: Moment,
     /// Stamps up to this one belong to grants that have ended.
@@ -185,8 +185,8 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Returns `true` if the task has not polled the request for too long. From then on, the state does not wait for that
-    /// task.
+    /// Returns `true` if the task has gone too long without polling the request. From then on, the state does not wait
+    /// for that task.
     pub(crate) fn stop_waiting_for_poll(&mut self, now: Moment) -> bool {
         match &mut self.step {
             RequestStep::InFlight {

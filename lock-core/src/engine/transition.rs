@@ -108,7 +108,7 @@ pub(crate) enum Action<W, L, O> {
     /// Drops a waker that is no longer needed, which runs code of the user's executor.
     Drop(W),
     Acquire(AcquireAction<O>),
-    /// Hands the request to the manager's executor, because its task has not polled it for too long.
+    /// Hands the request to the manager's executor, because its task has gone too long without polling it.
     FinishRequest,
     Renew {
         owner: O,

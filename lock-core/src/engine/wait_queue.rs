@@ -26,8 +26,8 @@ pub(crate) struct WaitQueue<W> {
     /// requested for them.
     pub(crate) asleep: Few<TaskId, Box<LocalWaiter<W>>>,
     deadlines: Few<(Moment, TaskId), ()>,
-    /// The waiters that leave with the next reply of the server, because their deadline has passed, or because they may not
-    /// wait.
+    /// The waiters that leave with the next reply from the server, because their deadline has passed, or because they
+    /// may not wait.
     pub(crate) impatient: BTreeSet<TaskId>,
 }
 

@@ -59,7 +59,7 @@ impl From<LockError> for HttpResponse {
 }
 
 /// Converts the failure to 409 if the lock is busy, to 503 if it is lost or unavailable, to 400 if the key is too long, and
-/// to 500 if the program has a mistake. This is actix's own type, not that of the crate `http`.
+/// to 500 if the program has a mistake. This is actix's own type, not that of the `http` crate.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).actix_status()

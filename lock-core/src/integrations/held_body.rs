@@ -1,4 +1,5 @@
-//! Response bodies of the crate `http-body`: how to detect that a body is complete, and to keep a lock until it has ended.
+//! Response bodies of the `http-body` crate: how to detect that a body is complete, and to keep a lock until it has
+//! ended.
 
 use std::{
     marker::PhantomData,

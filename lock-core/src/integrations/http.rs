@@ -1,4 +1,4 @@
-//! Responses in the types of the crate `http`, which axum and poem use.
+//! Responses in the types of the `http` crate, which axum and poem use.
 
 use http::{
     HeaderValue, Response, StatusCode,

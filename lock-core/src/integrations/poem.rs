@@ -30,7 +30,7 @@ impl ResponseError for LockError {
     }
 }
 
-/// Converts a response of the crate `http` to poem's.
+/// Converts a response of the `http` crate to poem's.
 pub(crate) fn response_of(response: http::Response<impl Into<Body>>) -> Response {
     let (parts, body) = response.into_parts();
     let mut response = Response::from((parts.status, body));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_has_the_pause_of_the_error() {
+    fn the_retry_after_header_carries_the_pause_of_the_error() {
         let found = all().map(|error| {
             let seconds = Problem::of(&error).retry_after_seconds();
             assert_eq!(seconds.map(Duration::from_secs), error.retry_after());

@@ -36,11 +36,11 @@ impl<T: SentLater> SentLater for Option<T> {
     }
 }
 
-/// Handles tuples with parts such as the status and headers before the body, as axum and poem have them.
+/// Handles tuples with parts such as the status and headers before the body, as in axum and poem.
 macro_rules! behind {
     ($($part:ident)+) => {
         impl<$($part,)+ T: SentLater> SentLater for ($($part,)+ T) {
-            #[expect(non_snake_case, reason = "a part has the name of its type")]
+            #[expect(non_snake_case, reason = "each part is named after its type parameter")]
             fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
                 let ($($part,)+ value) = self;
                 let (value, guard) = value.until_sent(lock);

@@ -44,7 +44,7 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
 /// Runs a future in which annotated functions use this manager instead of the global one, as in tests that run in parallel.
 ///
 /// The manager applies to this task, but not to tasks that it spawns: wrap those too, or pass the manager (`locks = …`). An
-/// inner call takes precedence over an outer one. With the feature `testing`, the manager can inject faults.
+/// inner call takes precedence over an outer one. With the `testing` feature, the manager can inject faults.
 ///
 /// # Cancel safety
 ///

@@ -77,7 +77,7 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 ///
 /// # Forking
 ///
-/// Create the manager **after** a fork, in each child: like a tokio runtime and a connection of the crate `redis`, a
+/// Create the manager **after** a fork, in each child: like a tokio runtime and a connection of the `redis` crate, a
 /// manager works only in the process that created it. This is not detected. A child that uses an inherited manager writes
 /// to the parent's connections, and may corrupt the parent's locks.
 #[doc(alias = "mutex")]

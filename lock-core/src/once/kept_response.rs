@@ -1,4 +1,4 @@
-//! The stored form of a response, and its conversion from and to the types of the crate `http`, which axum and poem use.
+//! The stored form of a response, and its conversion from and to the types of the `http` crate, which axum and poem use.
 //!
 //! The form resembles HTTP/1: a line with the version of the form and the status, a line for each header, an empty line,
 //! and the body. A header's value never contains a line end.

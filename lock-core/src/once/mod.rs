@@ -129,7 +129,7 @@ impl OnceOptions {
         let (least, most) = KEEP_RANGE;
         if self.keep < least || self.keep > most {
             return Err(LockError::invalid(format!(
-                "keep is {:?}, but must be {least:?} to 365 days: choose for how long a repeat gets the result",
+                "keep is {:?}, but must be {least:?} to 365 days: choose how long repeats get the result",
                 self.keep
             ))
             .about(key));

@@ -60,8 +60,8 @@ impl<T: FromLockError> Answer for T {
     not(feature = "actix"),
     diagnostic::on_unimplemented(
         message = "this `impl Responder` cannot represent a lock failure",
-        label = "is actix's only with the feature `actix` of `lock-core`",
-        note = "enable the feature `actix` of `lock-core`, which supports actix-web 4",
+        label = "is actix's only with the `actix` feature of `lock-core`",
+        note = "enable the `actix` feature of `lock-core`, which supports actix-web 4",
         note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
     )
 )]
@@ -103,7 +103,7 @@ mod responder {
     }
 }
 
-/// Stand-ins for these functions without the feature `actix`, where the value of `on_error` must have the type of the
+/// Stand-ins for these functions without the `actix` feature, where the value of `on_error` must have the type of the
 /// body's.
 #[cfg(not(feature = "actix"))]
 mod responder {

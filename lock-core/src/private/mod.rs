@@ -410,7 +410,7 @@ mod editor {
         /// The effect of a dropped caller on the body: `cancel` drops it, `finish` lets it continue. Defaults to `cancel`
         /// in `distributed_lock`, and to `finish` in `run_once`.
         pub const on_drop: () = ();
-        /// For how long a repeat gets the result: `"24h"`, or a `Duration`; 100 ms to 365 days.
+        /// How long repeats get the result: `"24h"`, or a `Duration`; 100 ms to 365 days.
         pub const keep: () = ();
         /// The content of the request, as an expression that is `Serialize`. A different request with the same key is
         /// refused.

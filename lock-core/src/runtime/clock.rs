@@ -1,7 +1,7 @@
 //! The clock of a manager. The real clock continues to run while the machine sleeps. The clock of tests follows tokio's
 //! virtual time.
 //!
-//! It depends on the system which clock continues to run during suspend:
+//! Which clock continues to run during suspend depends on the system:
 //!
 //! | system | clock | runs while the machine sleeps |
 //! | --- | --- | --- |

@@ -72,7 +72,7 @@ impl<T> TimerQueue<T> {
     }
 }
 
-/// The result of checking the lists: the items that are due, or when the next one is, if there is one.
+/// The result of checking the lists: the items that are due, or when the next item is due, if there is one.
 pub(crate) type Due<T> = Result<Vec<T>, Option<Moment>>;
 
 /// Removes the items that are due from all lists, each of which `each` locks for a moment. If an item is due now, those

@@ -1,4 +1,4 @@
-//! Metrics, which are passed to recorders through the facade of the crate `metrics`.
+//! Metrics, which are passed to recorders through the facade of the `metrics` crate.
 //!
 //! Each metric has the template of the key and the mode as its labels. Templates are literals in the program, so each
 //! template has at most three series of a metric, however many keys there are.

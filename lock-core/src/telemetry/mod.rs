@@ -1,4 +1,4 @@
-//! Reports to subscribers: spans and events by `tracing`, and metrics if the feature `metrics` is on.
+//! Reports to subscribers: spans and events by `tracing`, and metrics if the `metrics` feature is on.
 //!
 //! Waits are observed only in the [`WaitFuture`](crate::driver::waiting::WaitFuture), and holds only in the
 //! [`LeaseState`](crate::driver::lease_state::LeaseState). Without a subscriber, each costs one check and a few bytes.

@@ -1,4 +1,4 @@
-//! Replaces the metrics by functions that do nothing if the feature `metrics` is off.
+//! Replaces the metrics with functions that do nothing if the `metrics` feature is off.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ pub(crate) mod option_names;
 pub(crate) struct Args {
     pub(crate) attribute: AttributeName,
     pub(crate) key: Option<Result<Keys>>,
-    /// For how long a result is kept.
+    /// How long a result is kept.
     pub(crate) keep: Option<TokenStream>,
     /// `true` if the body continues when its caller is dropped.
     pub(crate) finishes: bool,
@@ -99,7 +99,7 @@ impl Args {
         for missing in &args.missing {
             let reason = match missing {
                 OptionName::Keep => {
-                    "missing `keep`: set for how long a repeat gets the result, as in `keep = \"24h\"`"
+                    "missing `keep`: set how long repeats get the result, as in `keep = \"24h\"`"
                 }
                 _ => "missing `key`: name what is locked, as in `key = \"order:{order_id}\"`",
             };
@@ -455,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_of_a_template_or_duration_panics(
+        fn parsing_a_template_or_duration_never_panics(
             key in r"[a-z{}:.?!&*()\[\]0-9 %#\PC]{0,32}",
             ttl in r"[0-9hms.]{0,12}",
         ) {
@@ -471,7 +471,7 @@ mod tests {
         }
 
         #[test]
-        fn no_list_of_options_panics(options in r#"[a-z_=,"{}()\[\]:&|0-9 .]{0,48}"#) {
+        fn parsing_a_list_of_options_never_panics(options in r#"[a-z_=,"{}()\[\]:&|0-9 .]{0,48}"#) {
             if let Ok(tokens) = options.parse::<TokenStream>() {
                 for attribute in [AttributeName::DistributedLock, AttributeName::RunOnce] {
                     let (_, errors) = Args::parse(attribute, tokens.clone(), None);

@@ -91,7 +91,7 @@ impl Key {
             Expr::Lit(_) => {
                 "a key must be text: write `key = \"order:42\"`, or an expression that is one"
             }
-            Expr::Array(_) => "a list of keys must not contain lists: write all keys in one",
+            Expr::Array(_) => "a list of keys must not contain lists: write all keys in one list",
             Expr::Repeat(_) => {
                 "a list names its keys one by one: write `[\"from:{from}\", \"to:{to}\"]`"
             }

@@ -1,5 +1,5 @@
-//! For how long a locked handler keeps its lock, and when it warns: for each framework, return type and kind of body, with `max_hold`
-//! and without.
+//! How long a locked handler keeps its lock, and when it warns: for each framework, return type and kind of body, with
+//! `max_hold` and without.
 //!
 //! A complete response releases the lock when the handler returns. Any other response keeps it until it has been sent, if `max_hold`
 //! bounds that time. Otherwise, one warning is logged for each template.

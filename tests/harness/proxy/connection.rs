@@ -28,7 +28,7 @@ use crate::resp::{self, Turn};
 type Queue = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 type Queued = mpsc::UnboundedReceiver<(Instant, Vec<u8>)>;
 
-/// The name under which messages count, in place of a command.
+/// The name under which messages are counted, in place of a command's.
 const PUSH: &str = "PUSH";
 
 /// A message that no client has subscribed to.

@@ -88,7 +88,7 @@ const OO_FAST: &[Kind] = &[Once, Once, FastPath];
 const OO_FOREIGN: &[Kind] = &[Once, Once, Foreign];
 
 #[test]
-fn no_body_runs_while_a_result_stands() {
+fn no_body_runs_while_a_result_is_stored() {
     explore_all(
         &[
             setup(OO, 1, 2),

@@ -104,7 +104,7 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
         .collect();
     let was_shared = state.history.last == Last::Shared;
     let result = representation(after)
-        .and_then(|()| no_run_while_a_result_stands(state, effects, &granted))
+        .and_then(|()| no_run_while_a_result_is_stored(state, effects, &granted))
         .and_then(|()| no_barging(effects, &granted))
         .and_then(|()| first_come_first_served(effects, &granted))
         .and_then(|()| match phases_alternate(state, effects, &granted) {
@@ -132,7 +132,7 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
 }
 
 /// I3: no body of a run once is granted the lock while a result is stored. I2: no result replaces another one.
-fn no_run_while_a_result_stands(
+fn no_run_while_a_result_is_stored(
     state: &State,
     Effects { before, after, .. }: &Effects<'_>,
     granted: &[Request],
@@ -140,7 +140,7 @@ fn no_run_while_a_result_stands(
     let runs = |(process, _): &&Request| state.processes[*process].kind == Kind::Once;
     if let (Some(_), Some(request)) = (&after.result, granted.iter().find(runs)) {
         return Err(format!(
-            "I3: {request:?} is granted although a result stands"
+            "I3: {request:?} is granted although a result is stored"
         ));
     }
     if before.result.is_some() && before.result != after.result {

@@ -1,4 +1,4 @@
-//! A client of another version of the crate `redis`.
+//! A client of another version of the `redis` crate.
 // error: mismatched types
 // at: client
 // note: `redis::Client` and `lock_core::redis::Client` have similar names, but are actually distinct types

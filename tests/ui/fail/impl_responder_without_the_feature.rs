@@ -1,9 +1,9 @@
-//! `impl Responder` without the feature `actix`.
+//! `impl Responder` without the `actix` feature.
 // features: macros
 // error: this `impl Responder` cannot represent a lock failure
 // at: Responder
-// note: is actix's only with the feature `actix` of `lock-core`
-// note: enable the feature `actix` of `lock-core`, which supports actix-web 4
+// note: is actix's only with the `actix` feature of `lock-core`
+// note: enable the `actix` feature of `lock-core`, which supports actix-web 4
 
 use lock_core::distributed_lock;
 

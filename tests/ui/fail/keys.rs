@@ -29,7 +29,7 @@ async fn a_key_twice_in_a_list(order_id: u64, name: String) -> Result<u64, LockE
 #[distributed_lock(key = ["a:{name}", ["b", "c"]])]
 async fn a_list_in_a_list_of_keys(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: write all keys in one
+// error: write all keys in one list
 // at: ["b", "c"]
 macro_rules! locked {
     ($name:ident($arg:ident), $list:expr) => {

@@ -24,7 +24,7 @@ fn a_mistake_in_the_options_and_in_the_item() -> Result<(), LockError> { Ok(()) 
 #[run_once(key = ["from:{from}", "to:{to}"], keep = "1h")]
 pub async fn a_run_of_a_list_of_keys(from: u8, to: u8) -> Result<u8, LockError> { Ok(from + to) }
 
-// error: missing `keep`: set for how long a repeat gets the result, as in `keep = "24h"`
+// error: missing `keep`: set how long repeats get the result, as in `keep = "24h"`
 // at: #[lock_core::run_once(key = "k")]
 #[lock_core::run_once(key = "k")]
 pub async fn a_run_without_keep() -> Result<u8, LockError> { Ok(1) }

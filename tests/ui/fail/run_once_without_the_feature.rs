@@ -1,6 +1,6 @@
-//! `run_once` without the feature `once`.
+//! `run_once` without the `once` feature.
 // features: macros
-// error: `run_once` needs the feature `once` of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`
+// error: `run_once` needs the `once` feature of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`
 // at: #[run_once(key = "k", keep = "1h")]
 use lock_core::{LockError, run_once};
 

@@ -1,4 +1,5 @@
-//! The response to a client when something goes wrong. For a failed lock, the feature `axum` of lock-core makes the response.
+//! The response to a client when something goes wrong. For a failed lock, the `axum` feature of lock-core makes the
+//! response.
 
 use axum::{
     http::StatusCode,

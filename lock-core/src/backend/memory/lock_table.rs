@@ -233,7 +233,7 @@ impl LockTable {
         })
     }
 
-    /// Returns for how long the result of a run is still kept, if there is one.
+    /// Returns how much longer the result of a run is kept, if there is one.
     pub(crate) fn kept_for(&self, now: Moment) -> Option<Duration> {
         let (_, until) = self.result.as_ref()?;
         Some(until.since(now)).filter(|left| !left.is_zero())

@@ -78,7 +78,7 @@ impl MemoryBackend {
         self.update(full_key, 0, |table, _| table.result = None);
     }
 
-    /// Returns for how long the result of a run is still kept, if there is one.
+    /// Returns how much longer the result of a run is kept, if there is one.
     #[cfg(feature = "testing")]
     pub(crate) fn result_kept_for(&self, full_key: &str) -> Option<Duration> {
         let locks = self.locks.lock();
@@ -144,7 +144,7 @@ impl MemoryBackend {
 
     /// Notifies entries by calls into their state machines. No mutex is locked: the registry carries out its actions without
     /// holding its own, and a request is executed before its future is polled. A notice that arrives before its request has read
-    /// the reply is kept until then, as a message of a server would be, and is recognised by its stamp.
+    /// the reply is kept until then, as a message from a server would be, and is recognised by its stamp.
     ///
     /// A notified state may make requests within this call. The chain of such requests is finite. A grant removes an entry from
     /// the queue, and a state with a waiter keeps the lock. A state without a waiter releases it, and acquires again only when a

@@ -103,7 +103,7 @@ impl RedisStore {
     }
 
     /// Like [`greet`](Self::greet), and then makes the request connection of the calling task's runtime. Without that
-    /// connection, requests use the one of the manager's thread.
+    /// connection, requests use the connection of the manager's thread.
     pub(crate) fn greet_for_caller(&self) -> Reply<()> {
         let store = self.clone();
         // Locks that replicas must acknowledge are taken on a separate connection, so this one would not be used.

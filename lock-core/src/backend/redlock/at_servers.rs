@@ -61,9 +61,9 @@ pub(super) struct KnownAtServer {
     is_over: bool,
     /// The first outcome of its release.
     outcome: Option<Result<ReleaseOutcome, Failure>>,
-    /// The number of tries of the release that were refused for good.
+    /// The number of attempts at the release that were refused for good.
     refused: u32,
-    /// `true` if a try of the release was sent, got no reply, and may have been executed.
+    /// `true` if an attempt at the release was sent, got no reply, and may have been executed.
     may_have_done_it: bool,
 }
 
@@ -122,7 +122,7 @@ impl AtServer {
         Ok(known)
     }
 
-    /// Makes a try of the release on this server, unless it is over there. Returns the outcome of the first reply.
+    /// Attempts the release on this server, unless it has already ended there. Returns the outcome of the first reply.
     ///
     /// If the key is no longer held, and an earlier try got no reply, that try deleted it, unless the lease ran out in the
     /// meantime.
@@ -164,8 +164,8 @@ impl KnownAtServer {
         self.took |= took;
     }
 
-    /// Records that a try of the release failed. A server that does not answer is asked again and again, but not one that
-    /// refuses.
+    /// Records that an attempt at the release failed. A server that does not answer is asked again and again, but not
+    /// one that refuses.
     fn note_failure(&mut self, failure: &Failure) {
         let was_sent = !self.owner.released_on.is_empty();
         self.may_have_done_it |= was_sent && !failure.is_definite();

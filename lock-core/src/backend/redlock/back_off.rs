@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_back_off_that_is_over_takes_no_memory() {
+    fn an_expired_back_off_takes_no_memory() {
         let back_off = BackOff::default();
         for number in 0..10_000_u32 {
             let now = Moment::from_nanos(0).after(Duration::from_millis(1) * number);

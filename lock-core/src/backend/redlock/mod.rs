@@ -56,8 +56,8 @@ struct RedlockServers {
 }
 
 impl RedlockBackend {
-    /// Creates the backend, which connects with the first request. `quarantine` is for how long a server must have been watched
-    /// before it votes.
+    /// Creates the backend, which connects with the first request. `quarantine` is how long a server must have been
+    /// watched before it votes.
     pub(crate) fn new(
         named: &[Named],
         settings: Settings,
@@ -142,7 +142,8 @@ impl RedlockServers {
     }
 
     /// Returns the number of the first proposal, which is the last one of a block of `count` tokens. It is the time at which
-    /// the servers will receive it, but above all numbers that this process knows or has proposed.
+    /// the servers will receive it, raised where necessary so that it exceeds every number that this process knows or
+    /// has proposed.
     fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|server| server.clock());
         let time = reached_by_majority(self.count(), clocks)
@@ -151,7 +152,7 @@ impl RedlockServers {
         let count = u64::from(count);
         let mut last = self.last_number.lock();
         let mut number = time.max(known + count);
-        // A wrong proposal, by a clock that has been set back since, must not make the next ones wrong.
+        // A wrong proposal, made by a clock that has since been set back, must not make the next ones wrong.
         if *last < number + FAR_AHEAD {
             number = number.max(*last + count);
         }
@@ -239,7 +240,7 @@ mod tests {
         assert!(second > first + 1000);
         // All tokens of a block.
         assert!(servers.next_number(0, 64) - 64 >= second);
-        // A proposal by a clock that has been set back since.
+        // A proposal made by a clock that has since been set back.
         let astray = first + 10 * FAR_AHEAD;
         *servers.last_number.lock() = astray;
         assert!(servers.next_number(0, 1) < astray);

@@ -34,7 +34,7 @@ pub(super) struct RedlockServer {
     /// Its position in the list.
     place: usize,
     pub(super) node: RedisStore,
-    /// For how long it must have been watched.
+    /// How long the server must have been watched before it votes.
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
     known: Mutex<Known>,
@@ -81,7 +81,7 @@ impl RedlockServer {
         })
     }
 
-    /// Connects if necessary, and verifies which server it is. Returns for how long it will not vote.
+    /// Connects if necessary, and verifies which server it is. Returns how much longer the server will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
         let voting_right = self.fetch_voting_right(self.patience()).await?;
         Ok(left(voting_right.watch.votes_from))

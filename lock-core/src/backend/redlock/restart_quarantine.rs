@@ -5,11 +5,11 @@
 //! those of servers that never had such a lock, would make a second majority. So it does not vote until every lease for which it
 //! may have voted has ended. A lease lasts for at most `max_ttl`, and a request for one may have been in flight for as long.
 //!
-//! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So clients
-//! watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
-//! lost with the data. It names the run of the server, so it does not count after a restart with old data. A client continues
-//! from the time in the marker, so the watched times of short-lived processes add up, and a client that finds a whole quarantine
-//! in the marker need not wait.
+//! No server knows how long it has had its data: its uptime is the difference of two times of a settable clock. So
+//! clients watch the server, each by its own boot clock, and write the watched time to a marker on the server itself.
+//! The marker is lost with the data. It names the run of the server, so it does not count after a restart with old
+//! data. A client continues from the time in the marker, so the watched times of short-lived processes add up, and a
+//! client that finds a whole quarantine in the marker need not wait.
 //!
 //! Rejected: a marker that is written only by clients that watched all the time, because jobs that live for a second would
 //! never get a lock again; and a marker that expires, or trust in a long uptime, because both follow the server's clock.
@@ -27,7 +27,7 @@ pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
 /// The margin beyond twice the longest ttl, for clocks, and for requests that wait in sockets.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Returns for how long a server that restarted does not vote.
+/// Returns how long a server that restarted does not vote.
 pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
     max_ttl.saturating_mul(2).saturating_add(MARGIN)
 }
@@ -43,7 +43,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Reads a server's marker, which was fetched before `now`, for this run of the server. Also returns for how long the
+    /// Reads a server's marker, which was fetched before `now`, for this run of the server. Also returns how long the
     /// server has been watched. Continues from what was known before, because the marker may say less if nothing has been
     /// written to it since.
     pub(crate) fn read(
@@ -63,7 +63,7 @@ impl Watch {
         Some((Self { name, votes_from }, watched))
     }
 
-    /// Returns for how long the server has been watched until `now`; at most a whole quarantine.
+    /// Returns how long the server has been watched by `now`: at most a whole quarantine.
     pub(crate) fn watched(&self, now: Moment, needed: Duration) -> Duration {
         needed.saturating_sub(self.votes_from.since(now))
     }

@@ -1,7 +1,7 @@
 //! A second process, which ends the command of `run` if `run` itself was killed.
 //!
 //! A process that is killed cannot end its children. So `run` holds one end of a pipe, and the keeper reads the other. The pipe
-//! is closed when `run` ends. If `run` has not reported before that the command ended, the keeper kills the command.
+//! is closed when `run` ends. Unless `run` has already reported that the command ended, the keeper kills the command.
 //!
 //! The keeper is a shell, because a second process of this program would have the same name, and `killall` would kill both.
 //!

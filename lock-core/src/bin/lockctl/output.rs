@@ -151,7 +151,7 @@ pub(crate) fn print_in_full(row: &Row) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints for how long the result of a run is kept. Its bytes are the user's, and are not printed.
+/// Prints how much longer the result of a run is kept. Its bytes are the user's, and are not printed.
 pub(crate) fn print_kept(kept_for: Duration) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let between = if stdout.is_terminal() { "  " } else { "\t" };

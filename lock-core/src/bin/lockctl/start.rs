@@ -60,7 +60,7 @@ pub(crate) fn starter(command: &[OsString]) -> Command {
     plain(command)
 }
 
-/// Becomes the command of `run`. Returns only the reason why it cannot.
+/// Becomes the command of `run`. Returns only on failure, with the reason.
 #[cfg(target_os = "linux")]
 pub(crate) fn become_command(order: &Exec) -> Failed {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {

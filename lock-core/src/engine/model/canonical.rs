@@ -17,7 +17,7 @@ use crate::{
     moment::Moment,
 };
 
-/// Replaces owner tokens, fencing tokens and task ids by their ranks.
+/// Replaces owner tokens, fencing tokens and task ids with their ranks.
 struct Names {
     owners: BTreeSet<u64>,
     tokens: BTreeSet<u64>,

@@ -9,7 +9,7 @@ impl LockManager {
     /// Connects to a backend, with default settings.
     ///
     /// - `redis://[user:password@]host[:port][/database]`, `valkey://…`: a Redis or Valkey primary;
-    /// - `rediss://…`, `valkeys://…`: such a primary through TLS, with the feature `tls`. If TLS fails, there is no
+    /// - `rediss://…`, `valkeys://…`: such a primary through TLS, with the `tls` feature. If TLS fails, there is no
     ///   fallback to a connection without it. The builder's `tls` sets which servers are trusted and the certificate of
     ///   this process;
     /// - `redis+unix:///path`, `unix:///path`: a server behind a unix socket;

@@ -1,4 +1,4 @@
-//! Connections through the user's own client of the crate `redis`.
+//! Connections through the user's own client of the `redis` crate.
 
 use redis::AsyncConnectionConfig;
 
@@ -9,14 +9,14 @@ use crate::{
 };
 
 impl LockManagerBuilder {
-    /// Connects through a client of the crate `redis`, with its TLS and certificates, user, password and database.
+    /// Connects through a client of the `redis` crate, with its TLS and certificates, user, password and database.
     ///
     /// The client itself opens each connection, on the manager's thread, with RESP3 if the server supports it. Locks have
     /// connections of their own: a handle to a connection that is shared with other commands is not accepted, since those
     /// commands would delay renewals.
     ///
     /// Two things differ from a url. A connection on which a reply is late is replaced, because it cannot be verified that
-    /// its later replies belong to their requests. And the crate `redis` reads replies of any length that a server
+    /// its later replies belong to their requests. And the `redis` crate reads replies of any length that a server
     /// announces, so the server must be trusted not to send endless ones. If the client's url ends with `#insecure`, the
     /// server's certificate is not verified, as that url demands.
     ///

@@ -34,7 +34,7 @@ async fn unbounded(app: &App) -> Result<Response<Rows>, Status> {
 }
 
 #[tokio::test]
-async fn a_message_is_complete_at_the_return() {
+async fn a_message_is_complete_on_return() {
     log();
     let app = App::in_memory();
     for kind in ["whole", "failed"] {

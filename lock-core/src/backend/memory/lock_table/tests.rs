@@ -1,8 +1,8 @@
 //! Random operations on one table, and the promises for all of them, which are checked on what is visible from outside:
 //! replies, notices and time.
 //!
-//! At any time, one entry in each kind of mode waits, as in one process. Others that the process gave up may stay without a
-//! release.
+//! At any time, at most one live entry waits in each kind of mode, as in one process. Entries that the process gave up
+//! may remain without a release.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -207,7 +207,7 @@ async fn plainly(
     read_plain(reply, ready.id(), known, in_flight)
 }
 
-/// Acquires a key by the script, or joins its queue, which needs a subscription to grants first.
+/// Acquires a key with the script, or joins its queue, which requires a subscription to grants first.
 async fn by_script(
     store: &RedisStore,
     location: &KeyLocation,

@@ -62,7 +62,7 @@ impl GrantDelivery {
 }
 
 impl KeyLocation {
-    /// Calls a script on a connection that is ready. An error reply of the server is a value.
+    /// Calls a script on a connection that is ready. An error reply from the server is a value.
     pub(crate) async fn call(
         &self,
         ready: &Ready,
@@ -96,7 +96,7 @@ impl KeyLocation {
         }
     }
 
-    /// Runs a script. An error reply of the server is a failure.
+    /// Runs a script. An error reply from the server is a failure.
     pub(crate) async fn run(&self, script: &Lua, call: Call<'_>) -> Result<Value, Failure> {
         let connection = &self.server.connection;
         let within = connection.reply_within();
@@ -104,7 +104,7 @@ impl KeyLocation {
         of_value(reply)
     }
 
-    /// Runs a script on one of the server's connections, within a time-out. An error reply of the server is a value.
+    /// Runs a script on one of the server's connections, within a time-out. An error reply from the server is a value.
     pub(crate) async fn run_on(
         &self,
         connection: &Arc<ReconnectingConnection>,

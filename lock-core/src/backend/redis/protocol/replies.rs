@@ -22,7 +22,7 @@ use crate::{
     mode::LockMode,
 };
 
-/// Returns the failure for an error reply of the server to a command about a lock.
+/// Returns the failure for an error reply from the server to a command about a lock.
 pub(crate) fn answered(error: &ServerError) -> Failure {
     let details = errors::shown_details(errors::details_of(error));
     match errors::code_of(error) {
@@ -37,7 +37,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     }
 }
 
-/// Turns an error reply of the server into a failure.
+/// Turns an error reply from the server into a failure.
 pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => Err(answered(&error)),
@@ -71,7 +71,7 @@ pub(crate) const NO_LOCK: &str =
     "the key holds something that is not a lock: choose another key or prefix";
 
 /// The beginning of the error by which a script reports that it cannot give a fencing token.
-const OUT_OF_BOUNDS: &str = "no fencing token can be given";
+const OUT_OF_BOUNDS: &str = "no fencing token can be issued";
 
 /// Returns the failure to give a fencing token where there are no scripts. `clock` is the key of the fencing clock.
 pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {

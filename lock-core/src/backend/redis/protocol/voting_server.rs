@@ -60,7 +60,8 @@ pub(crate) struct Proposal {
 pub(crate) enum Vote {
     /// The server granted the lock to the requesting process, with this number.
     Accepted { clock: u64, wanted: bool },
-    /// The number was not above the counter, or was far from the clock. `least` is the larger of counter and clock.
+    /// The number was not above the counter, or was far from the clock. `least` is the larger of the counter and the
+    /// clock.
     Refused { least: u64, clock: u64 },
     /// Another process has the lock, for this long (`None`: without an expiry).
     Held { least: u64, left: Option<Duration> },

@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_url_panics_or_shows_its_password(
+        fn parsing_a_url_never_panics_or_shows_its_password(
             scheme in "(redis|rediss|valkey|http|redis[+](sentinel|cluster|unix)|)",
             user in "[a-z]{0,4}",
             odd in r"[:@/?#,%\[\] a-z]{0,6}",

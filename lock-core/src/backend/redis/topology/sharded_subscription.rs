@@ -101,8 +101,8 @@ impl ShardedSubscription {
                     Some(Subscription::Confirmed) => return Ok(GrantDelivery::Pushed),
                     Some(Subscription::Ended) => {}
                     // All waiters ask again, and subscribe on a new connection. If the reply was not the confirmation, the node
-                    // has ended a subscription, and the crate `redis` takes its message for a reply. Every later request on
-                    // this connection would get the reply to an earlier one.
+                    // has ended a subscription, and the `redis` crate takes its message for a reply. Every later
+                    // request on this connection would get the reply to an earlier one.
                     Some(Subscription::Wasteful) | None => self.connection.forget(connection),
                 }
                 Ok(GrantDelivery::NotSubscribedYet)

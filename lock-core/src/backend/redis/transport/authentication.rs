@@ -1,7 +1,7 @@
 //! The credentials of a connection: requested when it is made, and again before they expire.
 //!
 //! The open connection is reauthenticated by a timer in the task that watches it, so the timer ends with the connection.
-//! Rejected: the re-authentication of the crate `redis`, which stops for good after one failure.
+//! Rejected: the re-authentication of the `redis` crate, which stops for good after one failure.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 

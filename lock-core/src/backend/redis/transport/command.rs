@@ -1,8 +1,8 @@
 //! Commands, encoded in the form that a server reads.
 //!
-//! Rejected: `Cmd` and `Pipeline` of the crate `redis`. They allocate for each command and copy each word twice, which accounts
-//! for a quarter of the allocations of a free lock. A handle of the crate, for a user's own client, gets the words of the
-//! commands encoded here.
+//! Rejected: `Cmd` and `Pipeline` of the `redis` crate. They allocate for each command and copy each word twice, which
+//! accounts for a quarter of the allocations of a free lock. A handle of the crate, for a user's own client, gets the
+//! words of the commands encoded here.
 
 use std::{fmt, io::Write, time::Duration};
 
@@ -165,7 +165,7 @@ impl Commands {
         self.bytes.extend_from_slice(&line[start - 1..]);
     }
 
-    /// Returns the commands for a handle of the crate `redis`, which encodes them again.
+    /// Returns the commands for a handle of the `redis` crate, which encodes them again.
     pub(super) fn to_pipeline(&self) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(self.count);
         for words in words_of(&self.bytes) {

@@ -174,8 +174,8 @@ impl Connection {
     /// If no reply has arrived by `until`, the result is [`NoReply::Late`] at the next tick of the watch. This way the future
     /// depends on nothing of the caller's runtime.
     ///
-    /// The end of the connection does not always end the future of the crate `redis`: the driver of a user's own client may run
-    /// forever.
+    /// The end of the connection does not always end the future of the `redis` crate: the driver of a user's own client
+    /// may run forever.
     ///
     /// # Cancel safety
     ///

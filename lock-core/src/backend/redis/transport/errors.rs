@@ -174,7 +174,7 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
     }
 }
 
-/// Returns the failure for an error reply of the server to a command.
+/// Returns the failure for an error reply from the server to a command.
 pub(crate) fn answered(error: &ServerError) -> Failure {
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
@@ -195,7 +195,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     }
 }
 
-/// Turns an error reply of the server into a failure.
+/// Turns an error reply from the server into a failure.
 pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => Err(answered(&error)),

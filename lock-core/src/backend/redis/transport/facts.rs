@@ -1,6 +1,6 @@
-//! Tests of the properties of a session, and of a handle of the crate `redis`, that the rest of this crate relies on. The crate
-//! `redis` does not document them. If one of these tests fails after an upgrade of that crate, locks through a user's own
-//! client are not safe.
+//! Tests of the properties of a session, and of a handle of the `redis` crate, that the rest of this crate relies on.
+//! The crate `redis` does not document them. If one of these tests fails after an upgrade of that crate, locks through
+//! a user's own client are not safe.
 
 use std::{
     future::{Future, poll_fn},
@@ -67,7 +67,7 @@ fn session_with(events: Arc<dyn ConnectionEvents>) -> (Arc<Connection>, UnixStre
     )
 }
 
-/// Returns a handle of the crate `redis` that is watched, and the server's end.
+/// Returns a handle of the `redis` crate that is watched, and the server's end.
 async fn client() -> (Arc<Connection>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let config = AsyncConnectionConfig::new()
@@ -94,7 +94,8 @@ fn watched(connection: Connection) -> Arc<Connection> {
     connection
 }
 
-/// Returns a connection of each kind that no task reads. The future of the crate `redis` does not end with its connection.
+/// Returns a connection of each kind that no task reads. The future of the `redis` crate does not end with its
+/// connection.
 async fn undriven() -> [Arc<Connection>; 2] {
     let session = session_with(Arc::new(RepliesOnly)).0;
     let config = AsyncConnectionConfig::new().set_response_timeout(None);

@@ -216,8 +216,8 @@ impl<'a> Handshake<'a> {
         next.or_else(|failure| Ok(Step::Reconnect(self.failed(failure, now)?)))
     }
 
-    /// Handles a connection that could not be made, or is unusable. Returns the pause before the next one, if another one is
-    /// made.
+    /// Handles a connection that could not be made, or is unusable. Returns the pause before the next attempt, or the
+    /// failure if there is none.
     pub(super) fn failed(&mut self, failure: Failure, now: Moment) -> Result<Duration, Failure> {
         // Leaves enough time to report the refusal itself rather than a time-out.
         let left = (self.terms.within / 2).saturating_sub(now.since(self.terms.started));
@@ -404,8 +404,8 @@ impl<'a> Handshake<'a> {
         self.ready()
     }
 
-    /// Handles a connection that is unusable after these commands. Another one is made, without the command that may be the
-    /// reason.
+    /// Handles a connection that is unusable after these commands. A new connection is made, without the command that
+    /// may be the cause.
     ///
     /// Some servers accept only subscription commands after a subscription. Some proxies close the connection at SUBSCRIBE, and
     /// some drop the command without a reply, so that later replies may be assigned to the wrong requests.

@@ -1,8 +1,8 @@
 //! Replies and pushes, read from a stream: the Redis protocol, versions 2 and 3.
 //!
-//! Rejected: `Parser::parse_value` of the crate `redis`. It clears 8 KiB before each read and allocates for each value, which
-//! accounts for a third of the instructions of a free lock. The crate still parses rare values: errors, and the scalars of
-//! version 3.
+//! Rejected: `Parser::parse_value` of the `redis` crate. It clears 8 KiB before each read and allocates for each value,
+//! which accounts for a third of the instructions of a free lock. The crate still parses rare values: errors, and the
+//! scalars of version 3.
 
 use std::{
     mem,
@@ -219,7 +219,7 @@ pub(super) fn words_of(commands: &[u8]) -> Vec<Vec<Vec<u8>>> {
     all
 }
 
-/// Parses a value of a rare kind by the crate `redis`.
+/// Parses a value of a rare kind with the `redis` crate.
 fn rare(bytes: &[u8]) -> Result<Value, NoValue> {
     redis::parse_redis_value(bytes).map_err(|_| NoValue::Nonsense)
 }

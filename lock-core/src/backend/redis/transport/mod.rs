@@ -1,9 +1,9 @@
 //! Commands to a server and replies back, in order, on connections that are opened, watched and replaced.
 //!
 //! A connection is a *session* (`session.rs`): a task that owns a socket and an inbox. With a user's own client, it is a handle of
-//! the crate `redis` instead. Requests on one connection are executed in the order in which they were sent, and a connection never
-//! sends anything twice. The rest of this crate relies on both: a clean-up that is sent on the connection of its request cannot
-//! overtake the request.
+//! the `redis` crate instead. Requests on one connection are executed in the order in which they were sent, and a
+//! connection never sends anything twice. The rest of this crate relies on both: a clean-up that is sent on the
+//! connection of its request cannot overtake the request.
 //!
 //! Rejected: the crate's `ConnectionManager`, and its clients for clusters and sentinels. They replace connections and resend
 //! commands behind one handle, so a clean-up could not follow its request on the same connection.

@@ -11,7 +11,7 @@ pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// Returns a string, if it is valid UTF-8.
+/// Returns the text of a string, if it is valid UTF-8.
 pub(crate) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value)?).ok()
 }

@@ -151,7 +151,8 @@ impl ReconnectingConnection {
         Ok(Ready::new(self.clone(), current))
     }
 
-    /// Sends a command and reads its reply, which may be an error of the server, within a time-out. Connects if necessary.
+    /// Sends a command and reads its reply, which may be an error from the server, within a time-out. Connects if
+    /// necessary.
     ///
     /// The connection is recorded in `in_flight` before the first byte leaves.
     pub(crate) async fn send(

@@ -1,8 +1,8 @@
 //! TLS on a new stream, and the meaning of its errors.
 //!
-//! The TLS of the crate `redis` is not used: it accepts neither an expected server name nor a configuration of ours, and any
-//! crate of the program can switch off its verification by a feature. Here, no setting switches verification off, and nothing
-//! falls back to a plain connection.
+//! The TLS of the `redis` crate is not used: it accepts neither an expected server name nor a configuration of ours,
+//! and any crate of the program can switch off its verification by a feature. Here, no setting switches verification
+//! off, and nothing falls back to a plain connection.
 
 use std::io;
 

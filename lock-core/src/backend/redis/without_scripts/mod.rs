@@ -217,7 +217,7 @@ impl KeyLocation {
         })
     }
 
-    /// Returns the holder of the key, and for how long it is held, without a script.
+    /// Returns the holder of the key, and how much longer it is held, without a script.
     pub(super) async fn look(&self, full_key: &str) -> Result<SeenLock, Failure> {
         let looks = ["GET", "PTTL"].map(|look| command(&[&[Text(look), Text(full_key)]]));
         let connection = &self.server.connection;

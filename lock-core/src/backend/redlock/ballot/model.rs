@@ -80,7 +80,7 @@ struct Proposing {
     world: World,
 }
 
-/// The other events, and how often each happens at most, so that all states can be visited.
+/// The other events, and how often each may happen: bounded, so that all states can be visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     /// The largest number that a server accepts now.

@@ -113,15 +113,15 @@ impl<T: Clone + PartialEq> Replies<T> {
 }
 
 impl Replies<SeenLock> {
-    /// Returns the holder of a lock, and for how long a majority has it. `None` while more reports may decide, or if they never
-    /// will: a silent server may have the same owner token.
+    /// Returns the holder of a lock, and how much longer it has a majority. `None` while more reports may decide, or if
+    /// they never will: a silent server may have the same owner token.
     #[expect(
         clippy::option_option,
         reason = "undecided, or no holder has a majority"
     )]
     pub(crate) fn holder(&self) -> Option<Option<(&str, Option<Duration>)>> {
         let held = || self.said().flatten();
-        // A missing expiry counts as longer than any.
+        // A missing expiry counts as longer than any other.
         let left_of = |holder: &str| {
             let with_it = held().filter(|(token, _)| token == holder);
             let left = with_it.map(|(_, left)| Reverse(left.unwrap_or(Duration::MAX)));

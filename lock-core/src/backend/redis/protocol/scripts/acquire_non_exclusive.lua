@@ -53,7 +53,7 @@ local function granted_before(q)
 end
 
 -- Admits the waiters that may enter, and then this request. Returns the reply if it has entered, or if no fencing
--- token could be given.
+-- token could be issued.
 --
 -- The waiters go first, so that neither a newcomer nor a request whose entry was removed as silent overtakes the queue. The lock
 -- may be free for them because its holder crashed.

@@ -18,7 +18,7 @@ local function is_marker(holder)
   return holder and string.sub(holder, 1, 4) == 'lc1+'
 end
 
-local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
+local OUT_OF_BOUNDS = 'ERR no fencing token can be issued: '
 -- A fencing token is an id of the fencing clock: milliseconds, and one of this many sequence numbers in each millisecond.
 local PER_MILLI = 2048
 -- The largest lead of a token over the clock: an hour.

@@ -35,10 +35,11 @@ pub(crate) struct Lua {
 /// The keys and arguments of a script call.
 ///
 /// A call declares every key that its script may use, since some servers refuse all others. But while a slot moves between two
-/// nodes of a cluster, both refuse a call that declares existing and missing keys, with `TRYAGAIN`, or with `ASK` at the source
-/// before Redis 7. Such a call was not executed. It is sent again, to the same node, with the few keys that exist for as long as
-/// its lease, or its place in the queue, and the script skips the steps that need the others. The lock has left a node only if that
-/// node refuses these keys, too. The target is not asked earlier, since it replies that a lock still at the source does not exist.
+/// nodes of a cluster, both refuse a call that declares both existing and missing keys: with `TRYAGAIN` or, at the
+/// source before Redis 7, with `ASK`. Such a call was not executed. It is sent again, to the same node, with the few
+/// keys that exist for as long as its lease, or its place in the queue, and the script skips the steps that need the
+/// others. The lock has left a node only if that node refuses these keys, too. The target is not asked earlier, since
+/// it replies that a lock still at the source does not exist.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     keys: &'a [Arg<'a>],

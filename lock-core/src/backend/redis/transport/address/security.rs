@@ -1,9 +1,9 @@
 //! The transport to a server: plain, TLS, or a connection of a user's client.
 //!
-//! A client of the crate `redis` that the user hands over opens the connections, with its own TLS, certificates and DNS. If a
-//! url, a sentinel or a cluster node names the server, its host and port replace those of the client. The rest is unchanged, so
-//! this crate need not read the TLS parameters, to which it has no access. User, password and database come from the url,
-//! since those of sentinels differ. A client that sets them as well is refused.
+//! A client of the `redis` crate that the user hands over opens the connections, with its own TLS, certificates and
+//! DNS. If a url, a sentinel or a cluster node names the server, its host and port replace those of the client. The
+//! rest is unchanged, so this crate need not read the TLS parameters, to which it has no access. User, password and
+//! database come from the url, since those of sentinels differ. A client that sets them as well is refused.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub(crate) enum Transport {
     Plain,
     #[cfg(feature = "tls")]
     Tls(Trust),
-    /// The crate `redis` opens the connections, as the user's own client does.
+    /// The `redis` crate opens the connections, as the user's own client does.
     Client(AsyncConnectionConfig),
 }
 

@@ -1,5 +1,5 @@
-//! The meaning of a server's url. The crate `redis` parses users, passwords, hosts and paths. This file parses the schemes, the
-//! lists of hosts, and the parameters, because that crate ignores those that it does not know.
+//! The meaning of a server's url. The `redis` crate parses users, passwords, hosts and paths. This file parses the
+//! schemes, the lists of hosts, and the parameters, because that crate ignores those that it does not know.
 //!
 //! No part of a url is ignored: two services that read one url differently would not exclude each other. An error never quotes
 //! text that may be a part of a password.

@@ -74,7 +74,7 @@ fn answer(words: &[String]) -> Value {
         "EVAL" => Value::Int(words[2].parse().expect("a count of keys")),
         "EVALSHA" | "DEL" => Value::Int(1),
         "XADD" => Value::Nil,
-        other => panic!("{other} is not asked"),
+        other => panic!("unexpected command: {other}"),
     }
 }
 
@@ -93,7 +93,7 @@ fn reply(deed: Deed, words: &[String]) -> Result<Value, NoReply> {
 /// The messages sent on each connection.
 type Sent = Vec<Vec<Vec<Vec<String>>>>;
 
-/// Runs the handshake to its end. `server` replies to a message.
+/// Runs the handshake to completion. `server` replies to a message.
 fn shake_hands(
     terms: Terms<'_>,
     credentials: Option<&Credentials>,
