@@ -242,20 +242,34 @@ async fn the_caps_of_a_manager_hold() {
 /// The first runtime ends while the task that renews leases sleeps in it.
 #[test]
 fn a_lease_is_renewed_in_a_runtime_that_follows_another_one() {
-    let locks = LockManager::in_memory();
-    let in_a_runtime = |ttl: Duration, then: Duration| {
+    const TTL: Duration = Duration::from_secs(2);
+    let runtime = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build();
-        runtime.expect("a runtime").block_on(async {
-            let guard = locks.acquire_free("k", LockOptions::new(ttl)).await;
-            sleep(then).await;
-            guard.release_held().await;
-        });
+        runtime.expect("a runtime")
     };
-    let ttl = SECOND * 2;
-    in_a_runtime(ttl, Duration::ZERO);
-    in_a_runtime(ttl, ttl * 3 / 2);
+    let locks = LockManager::in_memory();
+    let acquire = async |options: LockOptions, then: Duration| {
+        let guard = locks.acquire_free("k", options).await;
+        sleep(then).await;
+        guard
+    };
+    let exclusive = || LockOptions::new(TTL);
+    runtime().block_on(async {
+        acquire(exclusive(), Duration::ZERO)
+            .await
+            .release_held()
+            .await
+    });
+    runtime().block_on(async { acquire(exclusive(), TTL * 3 / 2).await.release_held().await });
+    // A task that joins a shared lease sends no request.
+    let shared = || LockOptions::new(TTL).shared();
+    let first = runtime().block_on(acquire(shared(), Duration::ZERO));
+    runtime().block_on(async {
+        acquire(shared(), TTL * 3 / 2).await.release_held().await;
+        first.release_held().await;
+    });
 }
 
 #[tokio::test(start_paused = true)]
