@@ -19,7 +19,7 @@ use std::{
 };
 
 use lock_core::{LockManager, distributed_lock};
-use redis::{AsyncCommands, aio::MultiplexedConnection};
+use redis::{AsyncCommands, AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::{task::JoinSet, time::sleep};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -72,8 +72,12 @@ async fn main() -> Result<(), Failure> {
     // Otherwise several servers, which have just been started for the test, would grant nothing at first.
     let locks = locks.quarantine(Duration::ZERO);
     lock_core::set_global(locks.connect(lock_url).await?);
+    // By default, a reply that takes half a second on a busy machine is an error.
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
     let counter = redis::Client::open(counter_url.as_str())?
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&patient)
         .await?;
     wait_for_the_others()?;
 

@@ -539,7 +539,7 @@ async fn is_left_on_two_of_five(quarantine: u64, are_killed: bool) -> (Servers, 
     } else {
         servers.black_hole([3, 4]);
     }
-    let options = LockOptions::new(Duration::from_secs(6)).wait(HANG);
+    let options = LockOptions::new(Duration::from_secs(12)).wait(HANG);
     let guard = locks.acquire("k", options).await.expect("three of five");
     let up = servers.all[..3].iter();
     eventually!(HANG, "all three have it" => up.clone().all(|server| server.get(KEY).is_some()));
@@ -565,6 +565,7 @@ async fn a_lease_spreads_to_servers_that_missed_it_when_another_restarts_without
             servers.holding(KEY) == 5 || guard.lease().is_lost()
         })
         .await;
+        assert!(!guard.lease().is_lost());
         let value = servers.all[0].get(KEY);
         assert!(servers.all.iter().all(|server| server.get(KEY) == value));
         guard.lease().verify().await.expect("a majority has it");
@@ -767,7 +768,11 @@ fn two_processes_lose_no_increment_while_a_minority_dies_or_stalls() {
     };
     // One server dies. Of the others, one at a time stalls, and keeps its data.
     let reached = |part: u32| {
-        eventually_blocking(HANG, "they continue", || counted() >= total * part / 8);
+        // A busy machine may be slow as long as it makes progress.
+        while counted() < total * part / 8 {
+            let before = counted();
+            eventually_blocking(HANG, "they continue", || counted() > before);
+        }
     };
     reached(1);
     servers[0].kill9();

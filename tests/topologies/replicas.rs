@@ -76,6 +76,7 @@ async fn a_lock_that_too_few_replicas_acknowledge_is_refused_and_removed() {
     for (locks, key) in [(&locks, "stopped"), (&demanding, "too few")] {
         let refused = locks.acquire(key, options().wait(SECOND * 3)).await;
         assert!(is_short_of_replicas(&refused), "{refused:?}");
+        no_lock_is_left(&primary).await;
         let refused = locks.acquire(key, options().no_wait()).await;
         assert!(is_short_of_replicas(&refused), "{refused:?}");
     }

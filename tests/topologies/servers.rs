@@ -166,7 +166,8 @@ async fn connect_by(mut locks: LockManagerBuilder, servers: &Deployment) -> Lock
     if let Some(authority) = servers.authority() {
         locks = locks.tls(Tls::new().authority(authority));
     }
-    locks.connect(&servers.url()).await.expect("it is up")
+    let locks = locks.connect_timeout(HANG).connect(&servers.url()).await;
+    locks.expect("it is up")
 }
 
 async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
