@@ -11,18 +11,19 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockManager, LockOptions, inspect::Holder};
+use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::Holder};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
-    eventually, on_every_kind, patient,
+    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    Which, assert_fails, eventually, on_every_kind, patient,
 };
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 
 on_every_kind! { server:
     a_repeated_request_leaves_the_fencing_clock_alone
     many_leases_are_renewed_over_a_slow_network
     the_validity_counts_from_the_request_that_was_repeated
     a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release
+    the_holder_without_scripts_is_named_by_its_process
     waiters_with_scripts_poll_for_a_holder_without_scripts
 }
 
@@ -35,15 +36,25 @@ fn server(kind: Kind) -> RedisServer {
     server
 }
 
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url_as("plain", "word"))
-        .await
-        .expect("transactions will do")
+/// Returns the url for the user without scripts of a server, or of a proxy in front of it.
+fn plain_url(port: u16) -> String {
+    format!("redis://plain:word@127.0.0.1:{port}")
+}
+
+async fn without_scripts(port: u16) -> LockManager {
+    let connected = LockManager::connect(&plain_url(port)).await;
+    connected.expect("transactions will do")
+}
+
+async fn with_scripts(server: &RedisServer) -> LockManager {
+    let connected = LockManager::connect(&server.url()).await;
+    connected.expect("a server with scripts")
 }
 
 /// Each step of the clock is a write, which goes to replicas and files.
 async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer) {
-    let (one, other) = (connect(server).await, connect(server).await);
+    let one = without_scripts(server.port()).await;
+    let other = without_scripts(server.port()).await;
     let guard = one.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     let asked = server.calls("set");
@@ -58,19 +69,17 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
 
 async fn many_leases_are_renewed_over_a_slow_network(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
+    let locks = without_scripts(proxy.port()).await;
     let (mut held, before) = (Vec::new(), server.calls("pexpire"));
     // Their renewals become due one after the other, faster than a transaction ends.
     proxy.delay(Direction::Replies, Duration::from_millis(15));
     for number in 0..200 {
-        let ttl = LockOptions::new(Duration::from_secs(18));
-        held.push(locks.acquire_free(format!("k{number}"), ttl).await);
+        let options = LockOptions::new(Duration::from_secs(18));
+        held.push(locks.acquire_free(format!("k{number}"), options).await);
     }
     // One after the other, the renewals would take a minute, since each waits for two replies.
     proxy.delay(Direction::Replies, Duration::from_millis(150));
-    eventually!(HANG, "every lease is renewed" => server.calls("pexpire") >= before + 200);
+    eventually!(HANG, "as many renewals as leases" => server.calls("pexpire") >= before + 200);
     let mut lost = Vec::new();
     for guard in &held {
         if guard.lease().is_lost() {
@@ -84,7 +93,7 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(Duration::from_secs(1))
-        .connect(&proxy.url_as("plain", "word"))
+        .connect(&plain_url(proxy.port()))
         .await
         .expect("up");
     // The second request is sent a command time-out later, and finds its own key.
@@ -104,23 +113,21 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
 async fn releases_of_many_locks_do_not_delay_renewals() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
+    let locks = without_scripts(proxy.port()).await;
     let mut releasing = Vec::new();
     for number in 0..200 {
         let guard = locks.acquire(format!("k{number}"), LockOptions::new(HANG));
         releasing.push(guard.await.expect("free"));
     }
-    let short = LockOptions::new(Duration::from_secs(4));
-    let held = locks.acquire("held", short).await.expect("free");
+    let options = LockOptions::new(Duration::from_secs(4));
+    let held = locks.acquire_free("held", options).await;
     proxy.delay(Direction::Replies, Duration::from_millis(20));
     let releasing: Vec<_> = releasing
         .into_iter()
         .map(|guard| tokio::spawn(guard.release()))
         .collect();
     eventually(HANG, "all are released, or it is lost", async || {
-        held.lease().is_lost() || releasing.iter().all(tokio::task::JoinHandle::is_finished)
+        held.lease().is_lost() || releasing.iter().all(JoinHandle::is_finished)
     })
     .await;
     assert!(!held.lease().is_lost());
@@ -154,10 +161,6 @@ impl Cut {
         Self { port, meanwhile }
     }
 
-    fn url(&self) -> String {
-        format!("redis://plain:word@127.0.0.1:{}", self.port)
-    }
-
     fn arm(&self, meanwhile: impl FnOnce() + Send + 'static) {
         *self.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
     }
@@ -168,39 +171,40 @@ impl Cut {
 }
 
 fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhile>>>) {
+    let clone = |socket: &TcpStream| socket.try_clone().expect("a socket");
     let reads = Arc::new(AtomicBool::new(false));
-    let (mut from, mut to) = (
-        client.try_clone().expect("a socket"),
-        server.try_clone().expect("a socket"),
-    );
     let noted = reads.clone();
-    thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let is_read = bytes[..count].windows(5).any(|word| word == b"WATCH");
-            noted.fetch_or(is_read, Ordering::SeqCst);
-            if to.write_all(&bytes[..count]).is_err() {
-                break;
-            }
-        }
-        to.shutdown(Shutdown::Both).ok();
+    copy(clone(&client), clone(&server), move |request, _| {
+        let is_read = request.windows(5).any(|word| word == b"WATCH");
+        noted.fetch_or(is_read, Ordering::SeqCst);
+        false
     });
-    let (mut from, mut to) = (server, client);
+    copy(server, client, move |_, client| {
+        if !reads.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let Some(meanwhile) = armed.lock().expect("no panic").take() else {
+            return false;
+        };
+        meanwhile();
+        // The reply and the end of the connection arrive together.
+        rustix::net::sockopt::set_tcp_cork(client, true).expect("a TCP socket");
+        true
+    });
+}
+
+/// Copies one direction of a connection, up to and including the bytes that are the last ones.
+fn copy(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    mut are_last: impl FnMut(&[u8], &TcpStream) -> bool + Send + 'static,
+) {
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let meanwhile = if reads.swap(false, Ordering::SeqCst) {
-                armed.lock().expect("no panic").take()
-            } else {
-                None
-            };
-            let ends = meanwhile.is_some();
-            if let Some(meanwhile) = meanwhile {
-                meanwhile();
-                // The reply and the end of the connection arrive together.
-                rustix::net::sockopt::set_tcp_cork(&to, true).expect("a TCP socket");
-            }
-            if to.write_all(&bytes[..count]).is_err() || ends {
+            let bytes = &bytes[..count];
+            let are_last = are_last(bytes, &to);
+            if to.write_all(bytes).is_err() || are_last {
                 break;
             }
         }
@@ -213,7 +217,7 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
     let server = Arc::new(server(Kind::Distribution));
     for kept in [None, Some(Duration::from_secs(5))] {
         let proxy = Cut::start(server.port());
-        let locks = LockManager::connect(&proxy.url()).await.expect("up");
+        let locks = without_scripts(proxy.port).await;
         let options = kept.map_or(patient(), |kept| patient().min_hold(kept));
         let guard = locks.acquire_free("k", options).await;
         let next = server.clone();
@@ -231,19 +235,20 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
 }
 
 #[tokio::test]
-async fn an_abandoned_transaction_is_ended_by_the_next_one() {
+async fn a_transaction_abandoned_before_exec_does_not_break_the_next_one() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(Duration::from_secs(10))
-        .connect(&proxy.url_as("plain", "word"))
+        .connect(&plain_url(proxy.port()))
         .await
         .expect("up");
     let begun = server.calls("multi");
     proxy.delay(Direction::Replies, Duration::from_millis(700));
     let dropped = locks.clone();
     let check = tokio::spawn(async move { dropped.check().await.is_ok() });
-    eventually!(HANG, "it renews its lock" => server.calls("multi") > begun);
+    eventually!(HANG, "the check is inside a transaction" => server.calls("multi") > begun);
+    // A check acquires a trial lock, which it renews by a transaction. That one is abandoned between MULTI and EXEC.
     check.abort();
     drop(check.await);
     proxy.delay(Direction::Replies, Duration::ZERO);
@@ -255,63 +260,90 @@ async fn an_abandoned_transaction_is_ended_by_the_next_one() {
 async fn a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release(
     server: &RedisServer,
 ) {
-    let locks = LockManager::builder().polling_pause(Duration::from_secs(60));
-    let url = server.url_as("plain", "word");
-    let locks = locks.connect(&url).await.expect("transactions will do");
+    let locks = LockManager::builder()
+        .polling_pause(Duration::from_secs(60))
+        .connect(&plain_url(server.port()))
+        .await
+        .expect("transactions will do");
     for _ in 0..5 {
         let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
-        let other_ttl = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
+        let options = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
         // In this order, the task waits before the lock is released.
-        let (next, ()) = tokio::join!(locks.acquire("k", other_ttl), guard.release_held());
+        let (next, ()) = tokio::join!(locks.acquire("k", options), guard.release_held());
         next.expect("free").release_held().await;
     }
 }
 
-/// A waiter with scripts usually expects a grant from the release, and checks once a second. A release without scripts grants nothing.
-async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisServer) {
-    let granting = RedisServer::start();
-    let holder = connect(server).await;
+async fn the_holder_without_scripts_is_named_by_its_process(server: &RedisServer) {
+    let holder = without_scripts(server.port()).await;
     let guard = holder.acquire_free("k", patient()).await;
-    let granted = locks_of(&granting).await.acquire_free("k", patient()).await;
-    let (here, there) = (locks_of(server).await, locks_of(&granting).await);
-    let seen = here.inspect("k").await.expect("a reply").expect("held");
+    let seen = with_scripts(server).await.inspect("k").await;
+    let seen = seen.expect("a reply").expect("held");
     let process = format!("/{}", std::process::id());
     assert!(
         matches!(&seen.holder, Holder::Ours(label) if label.ends_with(&process)),
         "{seen:?}"
     );
-    let asked = || [server, &granting].map(|server| server.calls("evalsha"));
-    let before = asked();
-    let [waiting, waiting_there] =
-        [here, there].map(|locks| tokio::spawn(async move { locks.acquire("k", patient()).await }));
-    eventually!(HANG, "it has polled often" => asked()[0] >= before[0] + 30);
-    let [polls, checks] = [0, 1].map(|n| asked()[n] - before[n]);
-    assert!(checks * 3 < polls, "{checks} checks, {polls} polls");
     guard.release_held().await;
-    granted.release_held().await;
-    for waiting in [waiting, waiting_there] {
-        let granted = timeout(HANG, waiting).await.expect("no missed chance");
-        drop(granted.expect("no panic").expect("free"));
+}
+
+/// A release without scripts grants nothing. A waiter that expects a grant checks its entry once a second, and one that polls asks many
+/// times a second.
+async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisServer) {
+    let granting = RedisServer::start();
+    let polls = Contended::by(&without_scripts(server.port()).await, server).await;
+    let checks = Contended::by(&with_scripts(&granting).await, &granting).await;
+    // Enough polls for a few seconds, and so for a few checks.
+    eventually!(HANG, "it has polled often" => polls.requests() >= 30);
+    let (polled, checked) = (polls.requests(), checks.requests());
+    assert!(checked * 3 < polled, "{checked} checks, {polled} polls");
+    for contended in [polls, checks] {
+        contended.guard.release_held().await;
+        let granted = timeout(HANG, contended.waiting).await;
+        let granted = granted.expect("no missed chance").expect("no panic");
+        drop(granted.expect("free"));
     }
 }
 
-/// A manager of a user with the right to run scripts.
-async fn locks_of(server: &RedisServer) -> LockManager {
-    let connected = LockManager::connect(&server.url()).await;
-    connected.expect("a server with scripts")
+/// A lock that is held, and for which a manager with scripts waits.
+struct Contended<'a> {
+    server: &'a RedisServer,
+    guard: LockGuard,
+    waiting: JoinHandle<Result<LockGuard, LockError>>,
+    before: u64,
+}
+
+impl<'a> Contended<'a> {
+    async fn by(holder: &LockManager, server: &'a RedisServer) -> Self {
+        let guard = holder.acquire_free("k", patient()).await;
+        let waiter = with_scripts(server).await;
+        Self {
+            server,
+            guard,
+            before: server.calls("evalsha"),
+            waiting: tokio::spawn(async move { waiter.acquire("k", patient()).await }),
+        }
+    }
+
+    /// Returns how often the waiter has asked for the lock.
+    fn requests(&self) -> u64 {
+        self.server.calls("evalsha") - self.before
+    }
 }
 
 #[tokio::test]
 async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word")).await;
-    let guard = locks.expect("up").acquire_free("k", patient()).await;
-    proxy.delay(Direction::Requests, Duration::from_millis(200));
+    let locks = without_scripts(proxy.port()).await;
+    let guard = locks.acquire_free("k", patient()).await;
+    // The transaction goes on so long after the read. If the key changes hands too late, the release succeeds, and the test fails.
+    proxy.delay(Direction::Requests, SECOND);
     let before = server.calls("watch");
     let release = tokio::spawn(guard.release());
     eventually!(HANG, "it has read the key" => server.calls("watch") > before);
     server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
-    release.await.expect("no panic").ok();
+    let released = release.await.expect("no panic");
+    assert_fails!(released, LockError::Lost { .. });
     assert_eq!(server.get("lock:k").as_deref(), Some("another"));
 }
