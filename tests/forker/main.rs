@@ -29,12 +29,10 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        [url, history, children, acquisitions] => fork_after_locking(
-            url,
-            Path::new(history),
-            children.parse()?,
-            acquisitions.parse()?,
-        ),
+        [url, history, children, acquisitions] => {
+            let (children, acquisitions) = (children.parse()?, acquisitions.parse()?);
+            fork_after_locking(url, Path::new(history), children, acquisitions)
+        }
         _ => Err(USAGE.into()),
     }
 }

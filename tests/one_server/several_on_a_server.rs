@@ -34,18 +34,13 @@ async fn an_acquire_that_is_dropped_in_flight_leaves_no_lock() {
     for number in 0..40 {
         let keys = ["a", "b", "c"].map(|key| format!("{key}{number}"));
         let acquire = locks.acquire_all(keys, options());
-        had_all += u64::from(
-            timeout(Duration::from_millis(number), acquire)
-                .await
-                .is_ok(),
-        );
+        let acquired = timeout(Duration::from_millis(number), acquire).await;
+        had_all += u64::from(acquired.is_ok());
     }
     eventually!(SOON, "some were dropped in between" => server.calls("set") > before + 3 * had_all);
     eventually(SOON, "no lock is left", async || {
-        locks
-            .check()
-            .await
-            .expect("a reply after those to all earlier requests");
+        let checked = locks.check().await;
+        checked.expect("a reply after those to all earlier requests");
         server.keys("lock:*").is_empty()
     })
     .await;

@@ -36,21 +36,16 @@ fn wait_for(locks: &LockManager, key: &'static str) -> JoinHandle<Result<LockGua
 }
 
 async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard {
-    timeout(HANG, waiting)
-        .await
-        .expect("no hang")
-        .expect("no panic")
-        .expect("its turn")
+    let granted = timeout(HANG, waiting).await.expect("no hang");
+    granted.expect("no panic").expect("its turn")
 }
 
 /// Requests a lock in vain, with a short wait.
 async fn refused(locks: &LockManager) -> LockError {
     let started = Instant::now();
     let acquire = locks.acquire("refused", options().wait(Duration::from_millis(300)));
-    let error = timeout(HANG, acquire)
-        .await
-        .expect("never hangs")
-        .expect_err("refused");
+    let refused = timeout(HANG, acquire).await.expect("never hangs");
+    let error = refused.expect_err("refused");
     // The bound covers the wait, a time-out of the connection, and a busy machine.
     assert!(started.elapsed() < HANG / 2, "{error:?}");
     error
@@ -318,11 +313,8 @@ async fn a_right_that_is_revoked_for_a_while_costs_no_lease() {
 async fn many_waiters_at_a_replica_connect_and_poll_with_pauses() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(Duration::from_secs(10))
-        .connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let builder = LockManager::builder().command_timeout(Duration::from_secs(10));
+    let locks = builder.connect(&proxy.url()).await.expect("up");
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let waiting: Vec<_> = (0..200)
         .map(|number| {

@@ -11,10 +11,12 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::Holder};
+use lock_core::{
+    LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, inspect::Holder,
+};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, assert_fails, eventually, on_every_kind, patient,
+    Which, assert_fails, connect, eventually, on_every_kind, patient,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -36,19 +38,18 @@ fn server(kind: Kind) -> RedisServer {
     server
 }
 
-/// Returns the url for the user without scripts of a server, or of a proxy in front of it.
-fn plain_url(port: u16) -> String {
-    format!("redis://plain:word@127.0.0.1:{port}")
+/// Connects the user without scripts to a server, or to a proxy in front of it.
+async fn without_scripts(port: u16) -> LockManager {
+    built_without_scripts(LockManager::builder(), port).await
 }
 
-async fn without_scripts(port: u16) -> LockManager {
-    let connected = LockManager::connect(&plain_url(port)).await;
-    connected.expect("transactions will do")
+async fn built_without_scripts(builder: LockManagerBuilder, port: u16) -> LockManager {
+    let url = format!("redis://plain:word@127.0.0.1:{port}");
+    builder.connect(&url).await.expect("transactions will do")
 }
 
 async fn with_scripts(server: &RedisServer) -> LockManager {
-    let connected = LockManager::connect(&server.url()).await;
-    connected.expect("a server with scripts")
+    connect(&server.url()).await
 }
 
 /// Each step of the clock is a write, which goes to replicas and files.
@@ -91,11 +92,8 @@ async fn many_leases_are_renewed_over_a_slow_network(server: &RedisServer) {
 
 async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(Duration::from_secs(1))
-        .connect(&plain_url(proxy.port()))
-        .await
-        .expect("up");
+    let builder = LockManager::builder().command_timeout(SECOND);
+    let locks = built_without_scripts(builder, proxy.port()).await;
     // The second request is sent a command time-out later, and finds its own key.
     proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Silence);
     let guard = locks.acquire("k", patient()).await.expect("its own key");
@@ -116,8 +114,8 @@ async fn releases_of_many_locks_do_not_delay_renewals() {
     let locks = without_scripts(proxy.port()).await;
     let mut releasing = Vec::new();
     for number in 0..200 {
-        let guard = locks.acquire(format!("k{number}"), LockOptions::new(HANG));
-        releasing.push(guard.await.expect("free"));
+        let guard = locks.acquire_free(format!("k{number}"), LockOptions::new(HANG));
+        releasing.push(guard.await);
     }
     let options = LockOptions::new(Duration::from_secs(4));
     let held = locks.acquire_free("held", options).await;
@@ -238,11 +236,8 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
 async fn a_transaction_abandoned_before_exec_does_not_break_the_next_one() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(Duration::from_secs(10))
-        .connect(&plain_url(proxy.port()))
-        .await
-        .expect("up");
+    let builder = LockManager::builder().command_timeout(SECOND * 10);
+    let locks = built_without_scripts(builder, proxy.port()).await;
     let begun = server.calls("multi");
     proxy.delay(Direction::Replies, Duration::from_millis(700));
     let dropped = locks.clone();
@@ -260,11 +255,8 @@ async fn a_transaction_abandoned_before_exec_does_not_break_the_next_one() {
 async fn a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release(
     server: &RedisServer,
 ) {
-    let locks = LockManager::builder()
-        .polling_pause(Duration::from_secs(60))
-        .connect(&plain_url(server.port()))
-        .await
-        .expect("transactions will do");
+    let builder = LockManager::builder().polling_pause(SECOND * 60);
+    let locks = built_without_scripts(builder, server.port()).await;
     for _ in 0..5 {
         let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
         let options = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
