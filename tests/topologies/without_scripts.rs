@@ -4,7 +4,7 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -133,61 +133,48 @@ async fn releases_of_many_locks_do_not_delay_renewals() {
     held.release().await.expect("held");
 }
 
-/// A proxy that closes a connection once, right after the reply to a read of watched keys. The client finds it closed when it sends
-/// the rest of the transaction, and may open another one.
+/// A proxy that cuts a connection once: another holder takes the key right after it was read, and the connection ends with the reply.
+/// The client finds it closed when it sends the rest of the transaction, and may open another one.
 struct Cut {
     port: u16,
-    /// Runs between the read and its reply.
-    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    is_due: Arc<AtomicBool>,
 }
-
-type Meanwhile = Box<dyn FnOnce() + Send>;
 
 impl Cut {
-    fn start(server_port: u16) -> Self {
+    fn start(server: &Arc<RedisServer>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let meanwhile = Arc::<Mutex<Option<Meanwhile>>>::default();
-        let armed = meanwhile.clone();
+        let is_due = Arc::<AtomicBool>::default();
+        // The server ends with the test, although this thread does not.
+        let (server, due) = (Arc::downgrade(server), is_due.clone());
         thread::spawn(move || {
             for client in listener.incoming() {
-                let client = client.expect("a connection");
-                let server = TcpStream::connect(("127.0.0.1", server_port)).expect("it is up");
-                pass_on(client, server, armed.clone());
+                pass_on(client.expect("a connection"), server.clone(), due.clone());
             }
         });
-        Self { port, meanwhile }
-    }
-
-    fn arm(&self, meanwhile: impl FnOnce() + Send + 'static) {
-        *self.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
-    }
-
-    fn has_cut(&self) -> bool {
-        self.meanwhile.lock().expect("no panic").is_none()
+        Self { port, is_due }
     }
 }
 
-fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhile>>>) {
+fn pass_on(client: TcpStream, server: Weak<RedisServer>, is_due: Arc<AtomicBool>) {
+    let server_of_test = move || server.upgrade().expect("a server as long as its clients");
+    let upstream = TcpStream::connect(("127.0.0.1", server_of_test().port())).expect("it is up");
     let clone = |socket: &TcpStream| socket.try_clone().expect("a socket");
     let reads = Arc::new(AtomicBool::new(false));
     let noted = reads.clone();
-    copy(clone(&client), clone(&server), move |request, _| {
+    copy(clone(&client), clone(&upstream), move |request, _| {
         let is_read = request.windows(5).any(|word| word == b"WATCH");
         noted.fetch_or(is_read, Ordering::SeqCst);
         false
     });
-    copy(server, client, move |_, client| {
-        if !reads.swap(false, Ordering::SeqCst) {
-            return false;
+    copy(upstream, client, move |_, client| {
+        let is_cut = reads.swap(false, Ordering::SeqCst) && is_due.swap(false, Ordering::SeqCst);
+        if is_cut {
+            server_of_test().cli(&["SET", "lock:k", "another", "PX", "60000"]);
+            // The reply and the end of the connection arrive together.
+            rustix::net::sockopt::set_tcp_cork(client, true).expect("a TCP socket");
         }
-        let Some(meanwhile) = armed.lock().expect("no panic").take() else {
-            return false;
-        };
-        meanwhile();
-        // The reply and the end of the connection arrive together.
-        rustix::net::sockopt::set_tcp_cork(client, true).expect("a TCP socket");
-        true
+        is_cut
     });
 }
 
@@ -214,17 +201,14 @@ fn copy(
 async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one() {
     let server = Arc::new(server(Kind::Distribution));
     for kept in [None, Some(Duration::from_secs(5))] {
-        let proxy = Cut::start(server.port());
+        let proxy = Cut::start(&server);
         let locks = without_scripts(proxy.port).await;
         let options = kept.map_or(patient(), |kept| patient().min_hold(kept));
         let guard = locks.acquire_free("k", options).await;
-        let next = server.clone();
-        proxy.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
-        guard
-            .release()
-            .await
-            .expect_err("another holder has the lock");
-        assert!(proxy.has_cut());
+        proxy.is_due.store(true, Ordering::SeqCst);
+        let released = guard.release().await;
+        released.expect_err("another holder has the lock");
+        assert!(!proxy.is_due.load(Ordering::SeqCst), "it has cut");
         assert_eq!(server.get("lock:k").as_deref(), Some("another"));
         let left = server.pttl("lock:k").expect("it expires");
         assert!(left > Duration::from_secs(30), "{left:?}");
