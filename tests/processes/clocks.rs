@@ -62,7 +62,7 @@ async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
     let mut holders = Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), &load);
     let started = std::time::Instant::now();
     let released = |event: &&Event| event.step == Step::Released;
-    eventually(HANG, "renewed leases are released", async || {
+    eventually(HANG, "five renewed leases were released", async || {
         clock.set_ahead(started.elapsed() / 100);
         let events = holders.history().events().iter();
         events.filter(released).count() >= 5

@@ -26,14 +26,10 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     let path = path.to_str().expect("a path in UTF-8");
     let (children, locks) = (CHILDREN.to_string(), LOCKS.to_string());
     let process = forks.spawn(PROGRAM, &[&server.url(), path, &children, &locks]);
-    eventually(
-        HANG,
-        "each child has had the lock LOCKS times",
-        async || {
-            let history = follower.history();
-            (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == LOCKS)
-        },
-    )
+    eventually(HANG, "each child had the lock LOCKS times", async || {
+        let history = follower.history();
+        (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == LOCKS)
+    })
     .await;
     // The children run until `stop` is set, since a channel exists only while its process runs.
     let channels = channels(&server);
