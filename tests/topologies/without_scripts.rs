@@ -133,15 +133,22 @@ async fn releases_of_many_locks_do_not_delay_renewals() {
     held.release().await.expect("held");
 }
 
-/// A proxy that cuts a connection once: another holder takes the key right after it was read, and the connection ends with the reply.
-/// The client finds it closed when it sends the rest of the transaction, and may open another one.
-struct Cut {
+/// A proxy that is present once when the key changes hands: another holder takes the key right after it was read.
+struct TakeOver {
     port: u16,
     is_due: Arc<AtomicBool>,
 }
 
-impl Cut {
-    fn start(server: &Arc<RedisServer>) -> Self {
+/// The fate of a connection after the reply to the read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Connection {
+    Continues,
+    /// The client finds it closed when it sends the rest of the transaction, and may open another one.
+    Ends,
+}
+
+impl TakeOver {
+    fn start(server: &Arc<RedisServer>, connection: Connection) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let is_due = Arc::<AtomicBool>::default();
@@ -149,14 +156,20 @@ impl Cut {
         let (server, due) = (Arc::downgrade(server), is_due.clone());
         thread::spawn(move || {
             for client in listener.incoming() {
-                pass_on(client.expect("a connection"), server.clone(), due.clone());
+                let client = client.expect("a connection");
+                pass_on(client, server.clone(), due.clone(), connection);
             }
         });
         Self { port, is_due }
     }
 }
 
-fn pass_on(client: TcpStream, server: Weak<RedisServer>, is_due: Arc<AtomicBool>) {
+fn pass_on(
+    client: TcpStream,
+    server: Weak<RedisServer>,
+    is_due: Arc<AtomicBool>,
+    connection: Connection,
+) {
     let server_of_test = move || server.upgrade().expect("a server as long as its clients");
     let upstream = TcpStream::connect(("127.0.0.1", server_of_test().port())).expect("it is up");
     let clone = |socket: &TcpStream| socket.try_clone().expect("a socket");
@@ -168,13 +181,14 @@ fn pass_on(client: TcpStream, server: Weak<RedisServer>, is_due: Arc<AtomicBool>
         false
     });
     copy(upstream, client, move |_, client| {
-        let is_cut = reads.swap(false, Ordering::SeqCst) && is_due.swap(false, Ordering::SeqCst);
-        if is_cut {
+        let is_now = reads.swap(false, Ordering::SeqCst) && is_due.swap(false, Ordering::SeqCst);
+        if is_now {
             server_of_test().cli(&["SET", "lock:k", "another", "PX", "60000"]);
-            // The reply and the end of the connection arrive together.
-            rustix::net::sockopt::set_tcp_cork(client, true).expect("a TCP socket");
+            // If the connection ends, the reply and its end arrive together.
+            rustix::net::sockopt::set_tcp_cork(client, connection == Connection::Ends)
+                .expect("a TCP socket");
         }
-        is_cut
+        is_now && connection == Connection::Ends
     });
 }
 
@@ -199,21 +213,29 @@ fn copy(
 
 #[tokio::test]
 async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one() {
-    let server = Arc::new(server(Kind::Distribution));
-    for kept in [None, Some(Duration::from_secs(5))] {
-        let proxy = Cut::start(&server);
-        let locks = without_scripts(proxy.port).await;
-        let options = kept.map_or(patient(), |kept| patient().min_hold(kept));
-        let guard = locks.acquire_free("k", options).await;
-        proxy.is_due.store(true, Ordering::SeqCst);
-        let released = guard.release().await;
-        released.expect_err("another holder has the lock");
-        assert!(!proxy.is_due.load(Ordering::SeqCst), "it has cut");
-        assert_eq!(server.get("lock:k").as_deref(), Some("another"));
-        let left = server.pttl("lock:k").expect("it expires");
-        assert!(left > Duration::from_secs(30), "{left:?}");
-        server.cli(&["DEL", "lock:k"]);
+    for options in [patient(), patient().min_hold(SECOND * 5)] {
+        assert_spares_the_next_holder(options, Connection::Ends).await;
     }
+}
+
+#[tokio::test]
+async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
+    assert_spares_the_next_holder(patient(), Connection::Continues).await;
+}
+
+/// Asserts that a release reports the loss of a key that is taken over within its transaction, and changes nothing.
+async fn assert_spares_the_next_holder(options: LockOptions, connection: Connection) {
+    let server = Arc::new(server(Kind::Distribution));
+    let proxy = TakeOver::start(&server, connection);
+    let locks = without_scripts(proxy.port).await;
+    let guard = locks.acquire_free("k", options).await;
+    proxy.is_due.store(true, Ordering::SeqCst);
+    let released = guard.release().await;
+    assert_fails!(released, LockError::Lost { .. });
+    assert!(!proxy.is_due.load(Ordering::SeqCst), "it was taken over");
+    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
+    let left = server.pttl("lock:k").expect("it expires");
+    assert!(left > Duration::from_secs(30), "{left:?}");
 }
 
 #[tokio::test]
@@ -305,21 +327,4 @@ impl<'a> Contended<'a> {
     fn requests(&self) -> u64 {
         self.server.calls("evalsha") - self.before
     }
-}
-
-#[tokio::test]
-async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
-    let server = server(Kind::Distribution);
-    let proxy = Proxy::start(server.port());
-    let locks = without_scripts(proxy.port()).await;
-    let guard = locks.acquire_free("k", patient()).await;
-    // The transaction goes on so long after the read. If the key changes hands too late, the release succeeds, and the test fails.
-    proxy.delay(Direction::Requests, SECOND);
-    let before = server.calls("watch");
-    let release = tokio::spawn(guard.release());
-    eventually!(HANG, "it has read the key" => server.calls("watch") > before);
-    server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
-    let released = release.await.expect("no panic");
-    assert_fails!(released, LockError::Lost { .. });
-    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
 }
