@@ -133,7 +133,7 @@ async fn releases_of_many_locks_do_not_delay_renewals() {
     held.release().await.expect("held");
 }
 
-/// A proxy that is present once when the key changes hands: another holder takes the key right after it was read.
+/// A proxy that lets another holder take the key once, right after the key was read.
 struct TakeOver {
     port: u16,
     is_due: Arc<AtomicBool>,
