@@ -24,17 +24,22 @@ use crate::{
     worker,
 };
 
+/// The number of tasks that contend in one process.
 const TASKS: usize = 16;
+/// The numbers of processes that contend, with one task each.
 const PROCESSES: [u32; 3] = [2, 8, 32];
 const MOST: u32 = PROCESSES[2];
+/// The number of rounds of lock-core and of what it is compared with, whose medians are reported.
 const ROUNDS: usize = 5;
+/// The time in which the hand-offs of one round are counted.
 const WINDOW: Duration = Duration::from_secs(1);
+/// The same for PINGs.
 const FLOOR_WINDOW: Duration = Duration::from_millis(600);
 
 /// Long enough for every process to read its line and start.
 const DELAY: Duration = Duration::from_millis(200);
 
-/// A longer window for the other crates: they are slow, and their times vary more than those of lock-core.
+/// A longer window for the other crates, which have only one round: they are slow, and their times vary more than those of lock-core.
 const PEER_WINDOW: Duration = Duration::from_secs(4);
 
 pub(crate) fn run() -> Plot {
@@ -59,15 +64,16 @@ fn in_one_process() {
     };
     let all = take_turns(&contenders, load, ROUNDS, &mut watch);
     let [own, mutex] = &all;
-    report::title(
-        "hot key, 16 tasks in one process, each holder yields once; ratio to tokio::sync::Mutex",
-    );
+    report::title(&format!(
+        "hot key, {TASKS} tasks in one process, each holder yields once; ratio to tokio::sync::Mutex"
+    ));
     report::header("hand-offs");
     for (contender, samples) in contenders.iter().zip(&all) {
         report::line(contender.name, samples, mutex);
     }
     let (ratio, favour) = (own.ratio_to(mutex), own.favour());
     report::target("rate against tokio::sync::Mutex", ratio, AtLeast(0.5));
+    // Tasks get the lock in the order of their requests.
     report::target("most to least favoured task", favour, AtMost(1.05));
 }
 
@@ -98,14 +104,16 @@ fn between_processes() -> Plot {
             worst_waits[index].push(worst.as_secs_f64() * 1e3);
         }
         let (ratio, favour) = (own.ratio_to(floor), own.favour());
-        // Ratios that an earlier version reached.
+        // The best so far; docs/performance.md names the day and the machine.
         let reached = match processes {
             ..=2 => 0.48,
             3..=8 => 0.32,
             _ => 0.27,
         };
         report::target("rate against PINGs", ratio, AtLeast(reached));
+        // Processes queue, too, but one that the scheduler delays joins the queue later.
         report::target("most to least favoured process", favour, AtMost(1.15));
+        // Two scripts, and the commands that they call.
         report::target("server commands per hand-off", own.commands(), AtMost(10.0));
     }
     Plot {

@@ -1,8 +1,8 @@
-//! The processor time that the server spends on one call of a script, in the frequent cases.
+//! The processor time that the server spends on one call of each script.
 
 use lock_tests::{
     RedisServer,
-    scripts::{ACQUIRE, RELEASE, RENEW},
+    scripts::{ACQUIRE, RELEASE, RELEASE_UNCONTENDED, RENEW},
 };
 use redis::{Connection, Pipeline, Value};
 
@@ -14,6 +14,7 @@ use crate::{
 
 /// The number of calls in one sample, small enough that the scheduler rarely interrupts the server.
 const CALLS: usize = 128;
+/// The most renewals that lock-core sends at once.
 const BATCH: usize = 512;
 const ROUNDS: usize = 60;
 
@@ -24,20 +25,19 @@ const TTL: &str = "60000";
 const RENEWED: &str = "120000";
 const GRANTS: &str = "__lock_core__:grants:bench";
 
-/// The hash of a script that the server has loaded.
-struct Script(String);
-
+/// A connection, and the hashes of the scripts that its server has loaded.
 struct Bench {
     connection: Connection,
-    acquire: Script,
-    release: Script,
-    renew: Script,
+    acquire: String,
+    release: String,
+    release_uncontended: String,
+    renew: String,
 }
 
-/// Returns the keys of a lock, except for the mark of processes that poll.
-fn keys(lock: &str) -> [String; 7] {
+/// Returns KEYS[1] to KEYS[7] of `acquire.lua` and `release.lua`.
+fn all_keys(lock: &str) -> Vec<String> {
     let companion = |name: &str| format!("__lock_core__:{name}:{lock}");
-    [
+    vec![
         lock.to_owned(),
         "__lock_core__:clock".to_owned(),
         companion("waiters"),
@@ -46,6 +46,11 @@ fn keys(lock: &str) -> [String; 7] {
         companion("seats"),
         companion("result"),
     ]
+}
+
+/// Returns the keys of `release_uncontended.lua` for one lock.
+fn lock_and_queue(lock: &str) -> Vec<String> {
+    vec![lock.to_owned(), format!("__lock_core__:waiters:{lock}")]
 }
 
 fn locks(count: usize) -> impl Iterator<Item = String> {
@@ -58,31 +63,15 @@ impl Bench {
         let mut load = |text: &str| {
             let mut load = redis::cmd("SCRIPT");
             let hash = load.arg("LOAD").arg(text).query(&mut connection);
-            Script(hash.expect("a server that runs scripts"))
+            hash.expect("a server that runs scripts")
         };
-        let (acquire, release, renew) = (load(ACQUIRE), load(RELEASE), load(RENEW));
         Self {
+            acquire: load(ACQUIRE),
+            release: load(RELEASE),
+            release_uncontended: load(RELEASE_UNCONTENDED),
+            renew: load(RENEW),
             connection,
-            acquire,
-            release,
-            renew,
         }
-    }
-
-    /// Calls a script once for each lock, in one message. Returns the replies.
-    fn each(
-        &mut self,
-        count: usize,
-        script: fn(&Self) -> &Script,
-        declared: usize,
-        arguments: impl Fn(usize) -> Vec<String>,
-    ) -> Vec<Value> {
-        let mut calls = Pipeline::new();
-        for (number, lock) in locks(count).enumerate() {
-            let call = calls.cmd("EVALSHA").arg(&script(self).0).arg(declared);
-            call.arg(&keys(&lock)[..declared]).arg(arguments(number));
-        }
-        calls.query(&mut self.connection).expect("replies")
     }
 
     /// Returns the average time of the calls that `each` makes, in microseconds.
@@ -117,15 +106,14 @@ impl Bench {
         sets.exec(&mut self.connection).expect("a running server");
     }
 
-    fn acquire(&mut self, token: &str, mode: impl Fn(usize) -> String) -> Vec<Value> {
-        let entry = format!("bench 1 {TTL} x");
-        let words = |mode: String| [token, TTL, "0", "1", &mode, &entry].map(str::to_owned);
-        self.each(
-            CALLS,
-            |bench| &bench.acquire,
-            7,
-            |number| words(mode(number)).to_vec(),
-        )
+    fn acquire(&mut self, owner: &str, mode: impl Fn(usize) -> String) -> Vec<Value> {
+        let (known_token, tokens, entry) = ("0", "1", format!("bench 1 {TTL} x"));
+        let arguments = |number| {
+            let mode = mode(number);
+            [owner, TTL, known_token, tokens, &mode, &entry].map(str::to_owned)
+        };
+        let (connection, script) = (&mut self.connection, &self.acquire);
+        call_each(connection, CALLS, script, all_keys, arguments)
     }
 
     /// Returns the positions in the queue.
@@ -139,14 +127,40 @@ impl Bench {
     }
 
     fn release(&mut self) {
-        let words = || vec![HOLDER.to_owned(), "0".to_owned()];
-        self.each(CALLS, |bench| &bench.release, 7, |_| words());
+        let known_token = "0";
+        let arguments = |_| [HOLDER, known_token].map(str::to_owned);
+        let (connection, script) = (&mut self.connection, &self.release);
+        call_each(connection, CALLS, script, all_keys, arguments);
+    }
+
+    fn release_uncontended(&mut self) {
+        let arguments = |_| [HOLDER.to_owned()];
+        let (connection, script) = (&mut self.connection, &self.release_uncontended);
+        call_each(connection, CALLS, script, lock_and_queue, arguments);
     }
 
     fn renew(&mut self, count: usize) {
-        let words = || vec![HOLDER.to_owned(), RENEWED.to_owned()];
-        self.each(count, |bench| &bench.renew, 1, |_| words());
+        let arguments = |_| [HOLDER, RENEWED].map(str::to_owned);
+        let keys = |lock: &str| vec![lock.to_owned()];
+        call_each(&mut self.connection, count, &self.renew, keys, arguments);
     }
+}
+
+/// Calls a script once for each lock, in one message. Returns the replies.
+fn call_each<const N: usize>(
+    connection: &mut Connection,
+    count: usize,
+    script: &str,
+    keys: fn(&str) -> Vec<String>,
+    arguments: impl Fn(usize) -> [String; N],
+) -> Vec<Value> {
+    let mut calls = Pipeline::new();
+    for (number, lock) in locks(count).enumerate() {
+        let keys = keys(&lock);
+        let call = calls.cmd("EVALSHA").arg(script).arg(keys.len());
+        call.arg(keys).arg(&arguments(number)[..]);
+    }
+    calls.query(connection).expect("replies")
 }
 
 fn connect(server: &RedisServer) -> Connection {
@@ -156,8 +170,8 @@ fn connect(server: &RedisServer) -> Connection {
 
 type Case = (&'static str, fn(&mut Bench) -> f64);
 
-const CASES: [Case; 7] = [
-    ("an acquire of a free lock", |bench| {
+const CASES: [Case; 8] = [
+    ("an acquire by script of a free lock", |bench| {
         bench.cost(CALLS, |bench| {
             drop(bench.acquire(HOLDER, |_| "try".to_owned()));
         })
@@ -173,20 +187,24 @@ const CASES: [Case; 7] = [
             drop(bench.acquire(WAITER, |number| positions[number].clone()));
         })
     }),
-    ("a release without a waiter", |bench| {
+    ("an uncontended release", |bench| {
+        bench.hold(CALLS);
+        bench.cost(CALLS, Bench::release_uncontended)
+    }),
+    ("a general release without a waiter", |bench| {
         bench.hold(CALLS);
         bench.cost(CALLS, Bench::release)
     }),
-    ("a release with a waiter", |bench| {
+    ("a general release with a waiter", |bench| {
         bench.hold(CALLS);
         drop(bench.wait());
         bench.cost(CALLS, Bench::release)
     }),
-    ("a renewal", |bench| {
+    ("a single renewal (to the microsecond)", |bench| {
         bench.hold(1);
         bench.cost(1, |bench| bench.renew(1))
     }),
-    ("each of 512 renewals", |bench| {
+    ("each renewal of a full batch", |bench| {
         bench.hold(BATCH);
         bench.cost(BATCH, |bench| bench.renew(BATCH))
     }),
@@ -209,6 +227,6 @@ pub(crate) fn run() {
     report::title("microseconds of the server per call of a script: minimum, and median");
     for ((name, _), samples) in CASES.iter().zip(samples) {
         let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
-        println!("  {name:<30} {least:>8.2} {:>8.2}", median(samples));
+        println!("  {name:<37} {least:>8.2} {:>8.2}", median(samples));
     }
 }

@@ -144,7 +144,8 @@ pub(crate) fn window_line(delay: Duration, length: Duration) -> (String, Instant
 fn to_window(line: &str) -> Window {
     let (start, length) = line.split_once(' ').expect("start and length");
     let micros = |text: &str| Duration::from_micros(text.parse().expect("microseconds"));
-    let start = Instant::now() + micros(start).saturating_sub(since_epoch());
+    let ahead = micros(start).checked_sub(since_epoch());
+    let start = Instant::now() + ahead.expect("a line ahead of its window: lengthen DELAY");
     Window {
         start,
         end: start + micros(length),

@@ -40,7 +40,7 @@ pub(crate) fn screen(process: &mut Process) -> Vec<String> {
 }
 
 /// Makes this many managers, which stand for processes, wait for a key.
-async fn waiting(server: &RedisServer, key: &'static str, count: usize) -> Vec<LockManager> {
+async fn start_waiters(server: &RedisServer, key: &'static str, count: usize) -> Vec<LockManager> {
     let locks = connect(&server.url()).await;
     let mut waiting = Vec::new();
     for _ in 0..count {
@@ -58,18 +58,20 @@ async fn waiting(server: &RedisServer, key: &'static str, count: usize) -> Vec<L
 }
 
 #[tokio::test]
-async fn three_hundred_locks_fit_a_terminal_and_the_busiest_is_first() {
+async fn three_hundred_locks_fit_a_terminal_and_the_key_with_most_waiters_is_first() {
+    const KEYS: usize = 300;
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    server.set_all((0..298).map(|key| format!("lock:k{key:05}")));
+    server.set_all((0..KEYS - 2).map(|key| format!("lock:k{key:05}")));
     let one = locks.acquire_free("one-waits", options()).await;
     let two = locks.acquire_free("two-wait", options()).await;
     let _waiting = [
-        waiting(&server, "one-waits", 1).await,
-        waiting(&server, "two-wait", 2).await,
+        start_waiters(&server, "one-waits", 1).await,
+        start_waiters(&server, "two-wait", 2).await,
     ];
-    for (size, rows, columns) in [("rows 24 cols 80", 24, 80), ("rows 10 cols 70", 10, 70)] {
-        let mut process = at_terminal(&server, size, "watch --interval 100ms");
+    for (rows, columns) in [(24, 80), (10, 70)] {
+        let size = format!("rows {rows} cols {columns}");
+        let mut process = at_terminal(&server, &size, "watch --interval 100ms");
         let lines = screen(&mut process);
         assert_eq!(lines.len(), rows, "{lines:#?}");
         let longest = lines.iter().map(|line| line.chars().count()).max();
@@ -88,10 +90,10 @@ async fn three_hundred_locks_fit_a_terminal_and_the_busiest_is_first() {
             keys[..3],
             [Some("two-wait"), Some("one-waits"), Some("k00000")]
         );
-        let left = 300 - keys.len();
+        let left = KEYS - keys.len();
         assert_eq!(lines[rows - 1], format!("… {left} more"));
         assert!(
-            lines[heading + 1].ends_with('2') && lines[heading + 2].ends_with('1'),
+            lines[heading + 1].ends_with(" 2") && lines[heading + 2].ends_with(" 1"),
             "{lines:#?}"
         );
     }

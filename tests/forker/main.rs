@@ -1,17 +1,18 @@
 //! A process that forks, started with the library of [`Forks`](lock_tests::Forks).
 //!
 //! ```text
-//! forker <lock url> <history> <children> <locks>
+//! forker <lock url> <history> <children> <acquisitions>
 //! ```
 //!
-//! Takes a lock, and forks. Each child makes a manager of its own, takes one key this many times, and ends when the key `stop` exists.
+//! Acquires and releases a lock, and forks. Each child makes a manager of its own, acquires the key `k` <acquisitions> times, and ends
+//! when the key `stop` exists.
 //! The thread that forks is not in a runtime, since the child would share it.
 
 use std::{env, error::Error, path::Path, process::exit, thread, time::Duration};
 
 use lock_core::{Lease, LockError, LockManager, LockOptions};
 use lock_tests::{
-    Child, HANG, Mode, eventually_blocking, fork,
+    Child, HANG, Mode, eventually, fork,
     history::{Moment, Recorder, Step},
 };
 use redis::Commands;
@@ -19,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-const USAGE: &str = "forker <lock url> <history> <children> <locks>";
+const USAGE: &str = "forker <lock url> <history> <children> <acquisitions>";
 
 /// The exit status of a child that hangs.
 const HANGS: i32 = 98;
@@ -28,8 +29,9 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        [url, history, children, locks] => {
-            children_of_a_locker(url, Path::new(history), children.parse()?, locks.parse()?)
+        [url, history, children, acquisitions] => {
+            let (children, acquisitions) = (children.parse()?, acquisitions.parse()?);
+            fork_after_locking(url, Path::new(history), children, acquisitions)
         }
         _ => Err(USAGE.into()),
     }
@@ -60,11 +62,11 @@ fn runtime() -> Runtime {
     runtime.expect("a runtime")
 }
 
-fn children_of_a_locker(
+fn fork_after_locking(
     url: &str,
     history: &Path,
     children: u32,
-    locks: u64,
+    acquisitions: u64,
 ) -> Result<(), Failure> {
     // The parent draws random values before the fork. If it kept some for later, all children would have the same ones.
     let runtime = runtime();
@@ -79,29 +81,31 @@ fn children_of_a_locker(
     for number in 0..children {
         match fork() {
             Some(child) => started.push(child),
-            None => end_with(|| contend(url, history, number, children, locks)),
+            None => end_with(|| contend(url, history, number, children, acquisitions)),
         }
     }
     for child in started {
         expect_success(child)?;
     }
+    // Connected until now, because the test counts its channel.
     drop(own);
     Ok(())
 }
 
-/// Takes the key `locks` times, and panics at any failure.
-fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
+/// Acquires the key this many times, and panics at any failure.
+fn contend(url: &str, history: &Path, number: u32, children: u32, acquisitions: u64) {
     let client = redis::Client::open(url).expect("a url of Redis");
     let mut server = client.get_connection().expect("a server");
     let recorder = Recorder::open(history, number).expect("the history");
     runtime().block_on(async {
         let own = LockManager::connect(url).await.expect("a server");
         let () = server.incr("ready", 1).expect("a number");
-        eventually_blocking(HANG, "all children are ready", || {
+        eventually(HANG, "all children are ready", async || {
             let ready: u32 = server.get("ready").expect("a number");
             ready == children
-        });
-        for attempt in 0..locks {
+        })
+        .await;
+        for attempt in 0..acquisitions {
             let record = |step| recorder.record(attempt, "k", step).expect("the history");
             record(Step::Called(Mode::Exclusive));
             let options = LockOptions::new(Duration::from_secs(2)).wait(HANG);
@@ -113,18 +117,16 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
                 permit: None,
                 valid_until: valid_until(&lease),
             });
-            // Meanwhile, other processes try to take the lock.
+            // The random part of the owner token, which no other process may have.
             let token: Option<String> = server.get("lock:k").expect("an owner token");
-            let secret = token.as_deref().and_then(|token| token.rsplit(':').next());
-            let () = server.sadd("secrets", secret).expect("a set");
+            let random = token.as_deref().and_then(|token| token.rsplit(':').next());
+            let () = server.sadd("owner-tokens", random).expect("a set");
             record(Step::ReleaseCalled {
                 valid_until: valid_until(&lease),
             });
             let released = guard.release().await;
             record(released.map_or(Step::Lost, |()| Step::Released));
         }
-        eventually_blocking(HANG, "the test is done", || {
-            server.exists("stop").expect("a reply")
-        });
+        eventually!(HANG, "the test is done" => server.exists("stop").expect("a reply"));
     });
 }

@@ -1,8 +1,8 @@
 //! Every error text that needs no server, with the situation that provokes it.
 //!
 //! Users search for these texts and alert on them, so a change of one should be reviewed next to the others. The texts that
-//! need a server, and the lines of the log, are in `refusals/texts.rs`, those of connections in `refusals/server_texts.rs`, those
-//! of `lockctl` in `command_line/main.rs`, and the diagnostics of the attribute in `ui/`.
+//! need a server are in `refusals/server_texts.rs`, the lines of the log in `refusals/log_lines.rs`, the texts of `lockctl` in
+//! `command_line/main.rs`, and the diagnostics of the attribute in `ui/`.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,7 +1,7 @@
 //! A process that drops a guard and returns from `main`. Its manager is never dropped.
 //!
 //! ```text
-//! leaver <lock url> <key> main|task|handler
+//! leaver <lock url> <key> main|task|blocked-task
 //! ```
 //!
 //! The guard is dropped by `main` itself, by a task that `main` awaits, or by a task that then blocks its worker while `main` returns.
@@ -20,7 +20,7 @@ static LOCKS: OnceLock<LockManager> = OnceLock::new();
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [url, key, place] = arguments.as_slice() else {
-        return Err("leaver <lock url> <key> main|task|handler".into());
+        return Err("leaver <lock url> <key> main|task|blocked-task".into());
     };
     let locks = LockManager::connect(url).await?;
     let locks = LOCKS.get_or_init(|| locks);

@@ -31,23 +31,18 @@ async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_e
     let clock = ShiftedClock::new();
     let server = RedisServer::builder().clock(&clock).start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
-    let ttl = SECOND * 10;
-    let first = one
-        .acquire_free("k", LockOptions::new(ttl).without_renewal())
-        .await;
+    let options = || LockOptions::new(SECOND * 2);
+    let first = one.acquire_free("k", options().without_renewal()).await;
     let before = first.lease().fencing_token();
     clock.set_back(SECOND * 3600);
     // The lease ends in time for its holder, but an hour later on the server.
-    assert!(first.lease().remaining() <= ttl);
+    let reason = timeout(HANG, first.lease().lost()).await.expect("it ends");
+    assert_eq!(reason, LeaseLost::Expired);
     let seen = other.inspect("k").await.expect("a reply").expect("held");
     let left = seen.remaining.expect("an expiry");
     assert!(left > SECOND * 3000, "{left:?}");
     other.force_release("k").await.expect("a reply");
-    let second = other
-        .try_acquire("k", LockOptions::new(ttl))
-        .await
-        .expect("a reply")
-        .expect("free");
+    let second = other.acquire_free("k", options().no_wait()).await;
     assert!(second.lease().fencing_token() > before);
 }
 
@@ -66,18 +61,15 @@ async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
     };
     let mut holders = Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), &load);
     let started = std::time::Instant::now();
-    eventually(HANG, "some seconds have passed", async || {
+    let released = |event: &&Event| event.step == Step::Released;
+    eventually(HANG, "five renewed leases were released", async || {
         clock.set_ahead(started.elapsed() / 100);
-        started.elapsed() > SECOND * 8
+        let events = holders.history().events().iter();
+        events.filter(released).count() >= 5
     })
     .await;
-    let events = holders.history().events().len();
-    assert!(events > 10, "{events}");
     let history = holders.stop();
     let (overlaps, regressions) = (history.overlaps(&[]), history.regressions(&[]));
     assert!(overlaps.is_empty(), "{overlaps:#?}");
     assert!(regressions.is_empty(), "{regressions:#?}");
-    let released = |event: &&Event| event.step == Step::Released;
-    let released = history.events().iter().filter(released).count();
-    assert!(released > 1, "some leases were renewed beyond their ttl");
 }

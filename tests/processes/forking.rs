@@ -26,12 +26,12 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     let path = path.to_str().expect("a path in UTF-8");
     let (children, locks) = (CHILDREN.to_string(), LOCKS.to_string());
     let process = forks.spawn(PROGRAM, &[&server.url(), path, &children, &locks]);
-    eventually(HANG, "each child has had it this many times", async || {
+    eventually(HANG, "each child had the lock LOCKS times", async || {
         let history = follower.history();
         (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == LOCKS)
     })
     .await;
-    // The channels are listed while the children run.
+    // The children run until `stop` is set, since a channel exists only while its process runs.
     let channels = channels(&server);
     server.cli(&["SET", "stop", "1"]);
     process.join();
@@ -48,8 +48,9 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     let tokens: BTreeSet<u64> = steps().filter_map(token).collect();
     let all = CHILDREN as usize * LOCKS;
     assert_eq!(tokens.len(), all);
-    let secrets = server.cli(&["SCARD", "secrets"]);
-    assert_eq!(usize::from_redis_value(secrets).expect("a number"), all);
+    let owners = server.cli(&["SCARD", "owner-tokens"]);
+    let owners = usize::from_redis_value(owners).expect("a number");
+    assert_eq!(owners, all, "every acquisition has its own owner token");
     // One channel of each child, and one of the parent.
     assert_eq!(channels.len(), CHILDREN as usize + 1, "{channels:?}");
 }

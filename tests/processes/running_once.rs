@@ -34,7 +34,7 @@ fn each_topology() -> [Deployment; 3] {
 }
 
 #[tokio::test]
-async fn after_a_kill_in_the_body_the_next_process_runs_it_within_a_ttl() {
+async fn after_a_kill_in_the_body_the_next_process_runs_it() {
     for servers in each_topology() {
         let locks = connect(&servers.url()).await;
         let mut killed = runner(&servers, "killed");

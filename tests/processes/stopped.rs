@@ -41,14 +41,18 @@ async fn sleep_through_grants(servers: &Deployment) {
     let locks = connect(&servers.url()).await;
     for round in 0..ROUNDS {
         let first = locks.acquire(KEY, patient()).await.expect("it is released");
-        joins_the_queue(servers).await;
+        is_queued(servers).await;
         waiters.processes()[0].stop();
         first.release_held().await;
         eventually!(HANG, "the grant has expired" => servers.get(FULL_KEY).is_none());
         let second = locks.acquire_free(KEY, patient()).await;
+        // An entry from before the stop would end the wait below too early.
+        for queue in servers.keys("__lock_core__:*waiters:*") {
+            servers.delete(&queue);
+        }
         let from = Moment::now();
         waiters.processes()[0].cont();
-        joins_the_queue(servers).await;
+        is_queued(servers).await;
         second.lease().verify().await.expect("held");
         let to = Moment::now();
         second.release_held().await;
@@ -63,10 +67,7 @@ async fn sleep_through_grants(servers: &Deployment) {
     waiters.stop();
 }
 
-/// Waits until the waiter joins the queue after this call, or checks its position there.
-async fn joins_the_queue(servers: &Deployment) {
-    for line in servers.keys("*queue*") {
-        servers.delete(&line);
-    }
-    eventually!(HANG, "it is in the wait queue" => servers.has_queue(FULL_KEY));
+/// Waits until the waiter is in the queue.
+async fn is_queued(servers: &Deployment) {
+    eventually!(HANG, "it is in the queue" => servers.has_queue(FULL_KEY));
 }

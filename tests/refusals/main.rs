@@ -3,8 +3,8 @@
 //! Several tests read the log of the whole process. Its subscriber is set once and records everything.
 
 mod bad_input;
+mod log_lines;
 mod odd_servers;
 mod rights;
 mod server_texts;
-mod texts;
 mod tls;

@@ -1,6 +1,6 @@
 //! The error texts of connections, and of what servers answer, with the situations that provoke them.
 //!
-//! `in_process/texts.rs` says what these tables are for. PLACE stands for the address of the server.
+//! `in_process/texts.rs` says what these tables are for. ADDRESS stands for the address of the server.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ async fn connecting(url: &str) -> String {
         .command_timeout(Duration::from_millis(500))
         .connect(url);
     let text = refused(timeout(HANG, connecting).await.expect("no hang"));
-    text.replace(place(url), "PLACE")
+    text.replace(address(url), "ADDRESS")
 }
 
 /// Returns the host and the port of a url.
-fn place(url: &str) -> &str {
+fn address(url: &str) -> &str {
     let (_, rest) = url.split_once("://").expect("a url");
-    let place = rest.split('/').next().expect("a place");
-    place.rsplit('@').next().expect("a place")
+    let address = rest.split('/').next().expect("an address");
+    address.rsplit('@').next().expect("an address")
 }
 
 /// Returns the text for a server that answers everything with this error.
@@ -35,21 +35,17 @@ async fn refusing(error: &'static str) -> String {
     connecting(&server.url()).await
 }
 
-/// Starts a server without RESP3 that gives this answer to scripts.
-pub(crate) fn answering_scripts(answer: &'static str) -> FakeServer {
-    FakeServer::start(move |request| match request[0].as_str() {
+/// Returns the text for a server without RESP3 that gives this answer to scripts.
+async fn refusing_scripts(answer: &'static str) -> String {
+    let server = FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Reply::pong(request),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         // Each connection tests whether scripts can be run.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" => Reply::line(answer),
         _ => Reply::line("+OK"),
-    })
-}
-
-/// Returns the text for a server that gives this answer to scripts.
-async fn refusing_scripts(answer: &'static str) -> String {
-    connecting(&answering_scripts(answer).url()).await
+    });
+    connecting(&server.url()).await
 }
 
 #[tokio::test]
@@ -63,28 +59,28 @@ async fn refused_connections_have_these_texts() {
         (
             "a port on which nobody listens",
             connecting(&nobody).await,
-            "the lock backend is unavailable: cannot connect to redis://PLACE: Connection refused (os error 111)",
+            "the lock backend is unavailable: cannot connect to redis://ADDRESS: Connection refused (os error 111)",
         ),
         (
             "a server that never answers",
             connecting(&FakeServer::silent().url()).await,
-            "the lock backend is unavailable: no connection to redis://PLACE within 500ms",
+            "the lock backend is unavailable: no connection to redis://ADDRESS within 500ms",
         ),
         (
             "a server that closes the connection",
             connecting(&FakeServer::start(|_| Reply::HangUp).url()).await,
-            "the lock backend is unavailable: cannot connect to redis://PLACE: the server closed the connection; a port \
+            "the lock backend is unavailable: cannot connect to redis://ADDRESS: the server closed the connection; a port \
              for TLS has a `rediss://` url",
         ),
         (
             "a server of another protocol",
             connecting(&FakeServer::http().url()).await,
-            "redis://PLACE does not speak the Redis protocol: is it the right port?",
+            "redis://ADDRESS does not speak the Redis protocol: is it the right port?",
         ),
         (
             "a missing password",
             connecting(&format!("redis://127.0.0.1:{}", protected.port())).await,
-            "redis://PLACE refuses the user or password: put them into the url, as in `redis://user:password@host`, \
+            "redis://ADDRESS refuses the user or password: put them into the url, as in `redis://user:password@host`, \
              percent-encoded",
         ),
         (
@@ -93,23 +89,23 @@ async fn refused_connections_have_these_texts() {
                 "ERR AUTH <password> called without any password configured for the default user",
             )
             .await,
-            "redis://PLACE has no password, but the url gives one: remove it from the url",
+            "redis://ADDRESS has no password, but the url gives one: remove it from the url",
         ),
         (
             "a database that does not exist",
             connecting(&format!("redis://127.0.0.1:{}/99", server.port())).await,
-            "redis://PLACE/99 refuses the connection: ERR DB index is out of range",
+            "redis://ADDRESS/99 refuses the connection: ERR DB index is out of range",
         ),
         (
             "a server that loads its data",
             refusing("LOADING Redis is loading the dataset in memory").await,
-            "the lock backend is unavailable: redis://PLACE refuses connections: LOADING Redis is loading the dataset in \
+            "the lock backend is unavailable: redis://ADDRESS refuses connections: LOADING Redis is loading the dataset in \
              memory",
         ),
         (
             "a user without rights",
             refusing("NOPERM this user has no permissions to run the 'hello' command").await,
-            "this user of redis://PLACE lacks rights that locks need (without `+eval +evalsha`: redis://PLACE refuses the \
+            "this user of redis://ADDRESS lacks rights that locks need (without `+eval +evalsha`: redis://ADDRESS refuses the \
              connection: NOPERM this user has no permissions to run the 'hello' command): grant it the rights that the \
              section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)",
         ),
@@ -128,18 +124,18 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
         (
             "a node of a cluster",
             connecting(&cluster.nodes()[0].url()).await,
-            "redis://PLACE is a node of a cluster: write `redis+cluster://host:port,host2:port`",
+            "redis://ADDRESS is a node of a cluster: write `redis+cluster://host:port,host2:port`",
         ),
         (
             "a replica",
             connecting(&replica.url()).await,
-            "the lock backend is unavailable: redis://PLACE is a replica of 127.0.0.1:1: connect to the primary, or to \
+            "the lock backend is unavailable: redis://ADDRESS is a replica of 127.0.0.1:1: connect to the primary, or to \
              sentinels by `redis+sentinel://`",
         ),
         (
             "an active replica",
             connecting(&active.url()).await,
-            "redis://PLACE is an active replica: two servers accept writes, and the last one wins, so two clients can hold \
+            "redis://ADDRESS is an active replica: two servers accept writes, and the last one wins, so two clients can hold \
              one lock; use a server without `active-replica`",
         ),
         (
@@ -150,15 +146,26 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
              policy and write `redis+cluster://`",
         ),
         (
+            "a server in the place of a sentinel",
+            connecting(&format!("redis+sentinel://127.0.0.1:{}/service", server.port())).await,
+            "redis://ADDRESS is not a sentinel, because it does not know the command SENTINEL: name the sentinels (port 26379 by \
+             default), or write a `redis://` url for a server without sentinels",
+        ),
+        (
+            "a server in the place of a cluster node",
+            connecting(&format!("redis+cluster://127.0.0.1:{}", server.port())).await,
+            "redis://ADDRESS is not a node of a cluster: use a `redis://` url",
+        ),
+        (
             "a server without streams",
             refusing_scripts("*2\r\n$4\r\nXADD\r\n+Unknown Redis command called from script").await,
-            "redis://PLACE has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, \
+            "redis://ADDRESS has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, \
              or a server that has streams",
         ),
         (
             "a server without a command of the scripts",
             refusing_scripts("*2\r\n$7\r\nZPOPMIN\r\n+Unknown Redis command called from script").await,
-            "redis://PLACE cannot keep locks: it has no `ZPOPMIN` (Unknown Redis command called from script); use Redis \
+            "redis://ADDRESS cannot keep locks: it has no `ZPOPMIN` (Unknown Redis command called from script); use Redis \
              6.2 or later, or Valkey",
         ),
         (
@@ -168,7 +175,7 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
                  command",
             )
             .await,
-            "this user of redis://PLACE lacks rights that locks need (scripts need `+publish &__lock_core__:grants:*`: ACL \
+            "this user of redis://ADDRESS lacks rights that locks need (scripts need `+publish &__lock_core__:grants:*`: ACL \
              failure in script: User alice has no permissions to run the 'publish' command): grant it the rights that the \
              section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)",
         ),
@@ -179,8 +186,11 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
 async fn refused_requests_have_these_texts() {
     let server = RedisServer::start();
     server.cli(&["RPUSH", "lock:list", "precious"]);
+    let other = LockManager::builder().label("web-1");
+    let other = other.connect(&server.url()).await.expect("up");
+    let _held = other.acquire_free("held", options()).await;
+    let _permit = other.acquire_free("permits", options().permits(2)).await;
     let locks = connect(&server.url()).await;
-    let _permit = locks.acquire_free("permits", options().permits(2)).await;
     let tried = async |key: &str, options: LockOptions| {
         refused(locks.acquire(key, options.no_wait()).await)
     };
@@ -199,7 +209,33 @@ async fn refused_requests_have_these_texts() {
     });
     let odd = connect(&odd.url()).await;
     let odd = refused(odd.acquire("odd", options().no_wait()).await);
+    server.cli(&["SET", "lock:foreign", "theirs"]);
+    let dead = [1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}"));
+    let voting = LockManager::builder().connect_lazily().redlock(dead).await;
+    let voting = voting.expect("lazily");
     compare(&[
+        (
+            "held by another process",
+            tried("held", options()).await,
+            "the lock `held` is busy: the process web-1 holds it",
+        ),
+        (
+            "taken by another client without an expiry",
+            tried("foreign", options()).await,
+            "the lock `foreign` is busy and has no expiry, because another client took it without one; `force_release` frees it",
+        ),
+        (
+            "a shared lock on servers that vote",
+            refused(voting.acquire("k", options().shared()).await),
+            "the lock `k` cannot be used: the lock is requested shared: several independent servers (Redlock) can agree only on a \
+             single holder of a lock, not on several or on the result of a run: acquire it exclusively, or use a manager on one \
+             primary, sentinels or a cluster for this lock",
+        ),
+        (
+            "a list of the locks on servers that vote",
+            refused(voting.list("").next().await.expect("an error")),
+            "the locks of several independent servers cannot be listed together: connect to one of them, and list its locks",
+        ),
         (
             "a key of another type",
             list,

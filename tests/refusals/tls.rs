@@ -182,7 +182,7 @@ async fn a_certificate_may_be_issued_for_another_name_than_the_host() {
 }
 
 #[tokio::test]
-async fn a_server_that_requires_a_certificate_receives_the_clients() {
+async fn a_server_that_requires_a_client_certificate_gets_it() {
     for version in ["TLSv1.2", "TLSv1.3"] {
         let certificates = Arc::new(Certificates::new());
         let server = RedisServer::builder()

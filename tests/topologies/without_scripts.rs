@@ -4,25 +4,28 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
 };
 
-use lock_core::{LockManager, LockOptions, inspect::Holder};
-use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
-    eventually, on_every_kind, patient,
+use lock_core::{
+    LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, inspect::Holder,
 };
-use tokio::time::timeout;
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    Which, assert_fails, connect, eventually, on_every_kind, patient,
+};
+use tokio::{task::JoinHandle, time::timeout};
 
 on_every_kind! { server:
     a_repeated_request_leaves_the_fencing_clock_alone
     many_leases_are_renewed_over_a_slow_network
     the_validity_counts_from_the_request_that_was_repeated
     a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release
+    the_holder_without_scripts_is_named_by_its_process
     waiters_with_scripts_poll_for_a_holder_without_scripts
 }
 
@@ -35,15 +38,24 @@ fn server(kind: Kind) -> RedisServer {
     server
 }
 
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url_as("plain", "word"))
-        .await
-        .expect("transactions will do")
+/// Connects the user without scripts to a server, or to a proxy in front of it.
+async fn without_scripts(port: u16) -> LockManager {
+    built_without_scripts(LockManager::builder(), port).await
+}
+
+async fn built_without_scripts(builder: LockManagerBuilder, port: u16) -> LockManager {
+    let url = format!("redis://plain:word@127.0.0.1:{port}");
+    builder.connect(&url).await.expect("transactions will do")
+}
+
+async fn with_scripts(server: &RedisServer) -> LockManager {
+    connect(&server.url()).await
 }
 
 /// Each step of the clock is a write, which goes to replicas and files.
 async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer) {
-    let (one, other) = (connect(server).await, connect(server).await);
+    let one = without_scripts(server.port()).await;
+    let other = without_scripts(server.port()).await;
     let guard = one.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     let asked = server.calls("set");
@@ -58,19 +70,17 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
 
 async fn many_leases_are_renewed_over_a_slow_network(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
+    let locks = without_scripts(proxy.port()).await;
     let (mut held, before) = (Vec::new(), server.calls("pexpire"));
     // Their renewals become due one after the other, faster than a transaction ends.
     proxy.delay(Direction::Replies, Duration::from_millis(15));
     for number in 0..200 {
-        let ttl = LockOptions::new(Duration::from_secs(18));
-        held.push(locks.acquire_free(format!("k{number}"), ttl).await);
+        let options = LockOptions::new(Duration::from_secs(18));
+        held.push(locks.acquire_free(format!("k{number}"), options).await);
     }
     // One after the other, the renewals would take a minute, since each waits for two replies.
     proxy.delay(Direction::Replies, Duration::from_millis(150));
-    eventually!(HANG, "every lease is renewed" => server.calls("pexpire") >= before + 200);
+    eventually!(HANG, "as many renewals as leases" => server.calls("pexpire") >= before + 200);
     let mut lost = Vec::new();
     for guard in &held {
         if guard.lease().is_lost() {
@@ -82,11 +92,8 @@ async fn many_leases_are_renewed_over_a_slow_network(server: &RedisServer) {
 
 async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(Duration::from_secs(1))
-        .connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
+    let builder = LockManager::builder().command_timeout(SECOND);
+    let locks = built_without_scripts(builder, proxy.port()).await;
     // The second request is sent a command time-out later, and finds its own key.
     proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Silence);
     let guard = locks.acquire("k", patient()).await.expect("its own key");
@@ -104,23 +111,21 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
 async fn releases_of_many_locks_do_not_delay_renewals() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
+    let locks = without_scripts(proxy.port()).await;
     let mut releasing = Vec::new();
     for number in 0..200 {
-        let guard = locks.acquire(format!("k{number}"), LockOptions::new(HANG));
-        releasing.push(guard.await.expect("free"));
+        let guard = locks.acquire_free(format!("k{number}"), LockOptions::new(HANG));
+        releasing.push(guard.await);
     }
-    let short = LockOptions::new(Duration::from_secs(4));
-    let held = locks.acquire("held", short).await.expect("free");
+    let options = LockOptions::new(Duration::from_secs(4));
+    let held = locks.acquire_free("held", options).await;
     proxy.delay(Direction::Replies, Duration::from_millis(20));
     let releasing: Vec<_> = releasing
         .into_iter()
         .map(|guard| tokio::spawn(guard.release()))
         .collect();
     eventually(HANG, "all are released, or it is lost", async || {
-        held.lease().is_lost() || releasing.iter().all(tokio::task::JoinHandle::is_finished)
+        held.lease().is_lost() || releasing.iter().all(JoinHandle::is_finished)
     })
     .await;
     assert!(!held.lease().is_lost());
@@ -128,79 +133,77 @@ async fn releases_of_many_locks_do_not_delay_renewals() {
     held.release().await.expect("held");
 }
 
-/// A proxy that closes a connection once, right after the reply to a read of watched keys. The client finds it closed when it sends
-/// the rest of the transaction, and may open another one.
-struct Cut {
+/// A proxy that lets another holder take the key once, right after the key was read.
+struct TakeOver {
     port: u16,
-    /// Runs between the read and its reply.
-    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    is_due: Arc<AtomicBool>,
 }
 
-type Meanwhile = Box<dyn FnOnce() + Send>;
+/// The fate of a connection after the reply to the read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Connection {
+    Continues,
+    /// The client finds it closed when it sends the rest of the transaction, and may open another one.
+    Ends,
+}
 
-impl Cut {
-    fn start(server_port: u16) -> Self {
+impl TakeOver {
+    fn start(server: &Arc<RedisServer>, connection: Connection) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let meanwhile = Arc::<Mutex<Option<Meanwhile>>>::default();
-        let armed = meanwhile.clone();
+        let is_due = Arc::<AtomicBool>::default();
+        // The server ends with the test, although this thread does not.
+        let (server, due) = (Arc::downgrade(server), is_due.clone());
         thread::spawn(move || {
             for client in listener.incoming() {
                 let client = client.expect("a connection");
-                let server = TcpStream::connect(("127.0.0.1", server_port)).expect("it is up");
-                pass_on(client, server, armed.clone());
+                pass_on(client, server.clone(), due.clone(), connection);
             }
         });
-        Self { port, meanwhile }
-    }
-
-    fn url(&self) -> String {
-        format!("redis://plain:word@127.0.0.1:{}", self.port)
-    }
-
-    fn arm(&self, meanwhile: impl FnOnce() + Send + 'static) {
-        *self.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
-    }
-
-    fn has_cut(&self) -> bool {
-        self.meanwhile.lock().expect("no panic").is_none()
+        Self { port, is_due }
     }
 }
 
-fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhile>>>) {
+fn pass_on(
+    client: TcpStream,
+    server: Weak<RedisServer>,
+    is_due: Arc<AtomicBool>,
+    connection: Connection,
+) {
+    let server_of_test = move || server.upgrade().expect("a server as long as its clients");
+    let upstream = TcpStream::connect(("127.0.0.1", server_of_test().port())).expect("it is up");
+    let clone = |socket: &TcpStream| socket.try_clone().expect("a socket");
     let reads = Arc::new(AtomicBool::new(false));
-    let (mut from, mut to) = (
-        client.try_clone().expect("a socket"),
-        server.try_clone().expect("a socket"),
-    );
     let noted = reads.clone();
-    thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let is_read = bytes[..count].windows(5).any(|word| word == b"WATCH");
-            noted.fetch_or(is_read, Ordering::SeqCst);
-            if to.write_all(&bytes[..count]).is_err() {
-                break;
-            }
-        }
-        to.shutdown(Shutdown::Both).ok();
+    copy(clone(&client), clone(&upstream), move |request, _| {
+        let is_read = request.windows(5).any(|word| word == b"WATCH");
+        noted.fetch_or(is_read, Ordering::SeqCst);
+        false
     });
-    let (mut from, mut to) = (server, client);
+    copy(upstream, client, move |_, client| {
+        let is_now = reads.swap(false, Ordering::SeqCst) && is_due.swap(false, Ordering::SeqCst);
+        if is_now {
+            server_of_test().cli(&["SET", "lock:k", "another", "PX", "60000"]);
+            // If the connection ends, the reply and its end arrive together.
+            rustix::net::sockopt::set_tcp_cork(client, connection == Connection::Ends)
+                .expect("a TCP socket");
+        }
+        is_now && connection == Connection::Ends
+    });
+}
+
+/// Copies one direction of a connection, up to and including the bytes that are the last ones.
+fn copy(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    mut are_last: impl FnMut(&[u8], &TcpStream) -> bool + Send + 'static,
+) {
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let meanwhile = if reads.swap(false, Ordering::SeqCst) {
-                armed.lock().expect("no panic").take()
-            } else {
-                None
-            };
-            let ends = meanwhile.is_some();
-            if let Some(meanwhile) = meanwhile {
-                meanwhile();
-                // The reply and the end of the connection arrive together.
-                rustix::net::sockopt::set_tcp_cork(&to, true).expect("a TCP socket");
-            }
-            if to.write_all(&bytes[..count]).is_err() || ends {
+            let bytes = &bytes[..count];
+            let are_last = are_last(bytes, &to);
+            if to.write_all(bytes).is_err() || are_last {
                 break;
             }
         }
@@ -210,40 +213,43 @@ fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhi
 
 #[tokio::test]
 async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one() {
-    let server = Arc::new(server(Kind::Distribution));
-    for kept in [None, Some(Duration::from_secs(5))] {
-        let proxy = Cut::start(server.port());
-        let locks = LockManager::connect(&proxy.url()).await.expect("up");
-        let options = kept.map_or(patient(), |kept| patient().min_hold(kept));
-        let guard = locks.acquire_free("k", options).await;
-        let next = server.clone();
-        proxy.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
-        guard
-            .release()
-            .await
-            .expect_err("another holder has the lock");
-        assert!(proxy.has_cut());
-        assert_eq!(server.get("lock:k").as_deref(), Some("another"));
-        let left = server.pttl("lock:k").expect("it expires");
-        assert!(left > Duration::from_secs(30), "{left:?}");
-        server.cli(&["DEL", "lock:k"]);
+    for options in [patient(), patient().min_hold(SECOND * 5)] {
+        assert_spares_the_next_holder(options, Connection::Ends).await;
     }
 }
 
 #[tokio::test]
-async fn an_abandoned_transaction_is_ended_by_the_next_one() {
+async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
+    assert_spares_the_next_holder(patient(), Connection::Continues).await;
+}
+
+/// Asserts that a release reports the loss of a key that is taken over within its transaction, and changes nothing.
+async fn assert_spares_the_next_holder(options: LockOptions, connection: Connection) {
+    let server = Arc::new(server(Kind::Distribution));
+    let proxy = TakeOver::start(&server, connection);
+    let locks = without_scripts(proxy.port).await;
+    let guard = locks.acquire_free("k", options).await;
+    proxy.is_due.store(true, Ordering::SeqCst);
+    let released = guard.release().await;
+    assert_fails!(released, LockError::Lost { .. });
+    assert!(!proxy.is_due.load(Ordering::SeqCst), "it was taken over");
+    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
+    let left = server.pttl("lock:k").expect("it expires");
+    assert!(left > Duration::from_secs(30), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_transaction_abandoned_before_exec_does_not_break_the_next_one() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(Duration::from_secs(10))
-        .connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
+    let builder = LockManager::builder().command_timeout(SECOND * 10);
+    let locks = built_without_scripts(builder, proxy.port()).await;
     let begun = server.calls("multi");
     proxy.delay(Direction::Replies, Duration::from_millis(700));
     let dropped = locks.clone();
     let check = tokio::spawn(async move { dropped.check().await.is_ok() });
-    eventually!(HANG, "it renews its lock" => server.calls("multi") > begun);
+    eventually!(HANG, "the check is inside a transaction" => server.calls("multi") > begun);
+    // A check acquires a trial lock, which it renews by a transaction. That one is abandoned between MULTI and EXEC.
     check.abort();
     drop(check.await);
     proxy.delay(Direction::Replies, Duration::ZERO);
@@ -255,63 +261,70 @@ async fn an_abandoned_transaction_is_ended_by_the_next_one() {
 async fn a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release(
     server: &RedisServer,
 ) {
-    let locks = LockManager::builder().polling_pause(Duration::from_secs(60));
-    let url = server.url_as("plain", "word");
-    let locks = locks.connect(&url).await.expect("transactions will do");
+    let builder = LockManager::builder().polling_pause(SECOND * 60);
+    let locks = built_without_scripts(builder, server.port()).await;
     for _ in 0..5 {
         let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
-        let other_ttl = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
+        let options = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
         // In this order, the task waits before the lock is released.
-        let (next, ()) = tokio::join!(locks.acquire("k", other_ttl), guard.release_held());
+        let (next, ()) = tokio::join!(locks.acquire("k", options), guard.release_held());
         next.expect("free").release_held().await;
     }
 }
 
-/// A waiter with scripts usually expects a grant from the release, and checks once a second. A release without scripts grants nothing.
-async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisServer) {
-    let granting = RedisServer::start();
-    let holder = connect(server).await;
+async fn the_holder_without_scripts_is_named_by_its_process(server: &RedisServer) {
+    let holder = without_scripts(server.port()).await;
     let guard = holder.acquire_free("k", patient()).await;
-    let granted = locks_of(&granting).await.acquire_free("k", patient()).await;
-    let (here, there) = (locks_of(server).await, locks_of(&granting).await);
-    let seen = here.inspect("k").await.expect("a reply").expect("held");
+    let seen = with_scripts(server).await.inspect("k").await;
+    let seen = seen.expect("a reply").expect("held");
     let process = format!("/{}", std::process::id());
     assert!(
         matches!(&seen.holder, Holder::Ours(label) if label.ends_with(&process)),
         "{seen:?}"
     );
-    let asked = || [server, &granting].map(|server| server.calls("evalsha"));
-    let before = asked();
-    let [waiting, waiting_there] =
-        [here, there].map(|locks| tokio::spawn(async move { locks.acquire("k", patient()).await }));
-    eventually!(HANG, "it has polled often" => asked()[0] >= before[0] + 30);
-    let [polls, checks] = [0, 1].map(|n| asked()[n] - before[n]);
-    assert!(checks * 3 < polls, "{checks} checks, {polls} polls");
     guard.release_held().await;
-    granted.release_held().await;
-    for waiting in [waiting, waiting_there] {
-        let granted = timeout(HANG, waiting).await.expect("no missed chance");
-        drop(granted.expect("no panic").expect("free"));
+}
+
+/// A release without scripts grants nothing. A waiter that expects a grant checks its entry once a second, and one that polls asks many
+/// times a second.
+async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisServer) {
+    let granting = RedisServer::start();
+    let polls = Contended::by(&without_scripts(server.port()).await, server).await;
+    let checks = Contended::by(&with_scripts(&granting).await, &granting).await;
+    // Enough polls for a few seconds, and so for a few checks.
+    eventually!(HANG, "it has polled often" => polls.requests() >= 30);
+    let (polled, checked) = (polls.requests(), checks.requests());
+    assert!(checked * 3 < polled, "{checked} checks, {polled} polls");
+    for contended in [polls, checks] {
+        contended.guard.release_held().await;
+        let granted = timeout(HANG, contended.waiting).await;
+        let granted = granted.expect("no missed chance").expect("no panic");
+        drop(granted.expect("free"));
     }
 }
 
-/// A manager of a user with the right to run scripts.
-async fn locks_of(server: &RedisServer) -> LockManager {
-    let connected = LockManager::connect(&server.url()).await;
-    connected.expect("a server with scripts")
+/// A lock that is held, and for which a manager with scripts waits.
+struct Contended<'a> {
+    server: &'a RedisServer,
+    guard: LockGuard,
+    waiting: JoinHandle<Result<LockGuard, LockError>>,
+    before: u64,
 }
 
-#[tokio::test]
-async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
-    let server = server(Kind::Distribution);
-    let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word")).await;
-    let guard = locks.expect("up").acquire_free("k", patient()).await;
-    proxy.delay(Direction::Requests, Duration::from_millis(200));
-    let before = server.calls("watch");
-    let release = tokio::spawn(guard.release());
-    eventually!(HANG, "it has read the key" => server.calls("watch") > before);
-    server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
-    release.await.expect("no panic").ok();
-    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
+impl<'a> Contended<'a> {
+    async fn by(holder: &LockManager, server: &'a RedisServer) -> Self {
+        let guard = holder.acquire_free("k", patient()).await;
+        let waiter = with_scripts(server).await;
+        Self {
+            server,
+            guard,
+            before: server.calls("evalsha"),
+            waiting: tokio::spawn(async move { waiter.acquire("k", patient()).await }),
+        }
+    }
+
+    /// Returns how often the waiter has asked for the lock.
+    fn requests(&self) -> u64 {
+        self.server.calls("evalsha") - self.before
+    }
 }

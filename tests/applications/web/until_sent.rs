@@ -102,19 +102,21 @@ fn answered<T, Status>(
     }
 }
 
-/// Returns the log of this process, which must be installed before the first warning.
-fn log() -> &'static Log {
-    static LOG: LazyLock<Log> = LazyLock::new(|| {
-        let log = Log::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::WARN)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        log
-    });
-    &LOG
+/// The warnings of this process.
+static LOG: LazyLock<Log> = LazyLock::new(|| {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .init();
+    log
+});
+
+/// Installs the log, which must precede the first warning.
+fn install_log() {
+    LazyLock::force(&LOG);
 }
 
 fn warnings(key: &str) -> usize {
@@ -129,13 +131,13 @@ fn warnings_of_an_upgrade(key: &str) -> usize {
 }
 
 fn warnings_that(key: &str, says: &str) -> usize {
-    let (text, key) = (log().text(), format!("key={key}"));
+    let (text, key) = (LOG.text(), format!("key={key}"));
     let is_meant = |line: &&str| line.contains(says) && line.ends_with(&key);
     text.lines().filter(is_meant).count()
 }
 
-async fn is_as_promised(site: &Site, returned: Returned) {
-    log();
+async fn assert_held_until_sent_or_warns(site: &Site, returned: Returned) {
+    install_log();
     with_a_bound(site, returned).await;
     without_a_bound(site, returned, "sized").await;
     without_a_bound(site, returned, "streamed").await;
@@ -166,7 +168,7 @@ async fn with_a_bound(site: &Site, returned: Returned) {
         drop(site.app.hold(&key).await);
         a_head_releases_the_lock(site, returned, body).await;
     }
-    assert_eq!(warnings(&key), 0, "{}", log().text());
+    assert_eq!(warnings(&key), 0, "{}", LOG.text());
 }
 
 async fn a_head_releases_the_lock(site: &Site, returned: Returned, body: &str) {
@@ -190,7 +192,7 @@ async fn a_head_releases_the_lock(site: &Site, returned: Returned, body: &str) {
 async fn without_a_bound(site: &Site, returned: Returned, body: &str) {
     let (key, path) = (returned.key(body), returned.path(body, body));
     complete_responses_release_the_lock(site, returned, body).await;
-    assert_eq!(warnings(&key), 0, "{}", log().text());
+    assert_eq!(warnings(&key), 0, "{}", LOG.text());
     for _ in 0..2 {
         let mut request = site.send(&path).await;
         request.begins_with(HEAD).await.expect("a head");
@@ -199,7 +201,7 @@ async fn without_a_bound(site: &Site, returned: Returned, body: &str) {
         site.app.finish.notify_one();
         request.begins_with(PIECE).await.expect("the body");
     }
-    assert_eq!(warnings(&key), 1, "{path}: {}", log().text());
+    assert_eq!(warnings(&key), 1, "{path}: {}", LOG.text());
 }
 
 async fn complete_responses_release_the_lock(site: &Site, returned: Returned, variant: &str) {

@@ -10,7 +10,10 @@ use actix_web::{
 };
 use lock_core::distributed_lock;
 
-use super::{App, PIECE, Returned, Site, answered, is_as_promised, log, piece, warnings};
+use super::{
+    App, LOG, PIECE, Returned, Site, answered, assert_held_until_sent_or_warns, install_log, piece,
+    warnings,
+};
 
 /// An alias, which hides the response from the attribute.
 type Reply = HttpResponse;
@@ -105,17 +108,22 @@ macro_rules! returned {
                     name: stringify!($name),
                     sees_the_method: $sees_the_method,
                 };
-                is_as_promised(&start(routes), returned).await;
+                assert_held_until_sent_or_warns(&start(routes), returned).await;
             }
         }
     };
 }
 
-returned!(opaque sees_the_method = true ["actix:opaque:bounded" "actix:opaque:sized" "actix:opaque:streamed"] -> impl Responder = later);
-returned!(opaque_in_a_result sees_the_method = true ["actix:opaque_in_a_result:bounded" "actix:opaque_in_a_result:sized" "actix:opaque_in_a_result:streamed"] -> Result<impl Responder, Refused> = opaque_result);
-returned!(alias sees_the_method = false ["actix:alias:bounded" "actix:alias:sized" "actix:alias:streamed"] -> Reply = response);
-returned!(alias_of_a_result sees_the_method = false ["actix:alias_of_a_result:bounded" "actix:alias_of_a_result:sized" "actix:alias_of_a_result:streamed"] -> Answered = result);
-returned!(response_and_status sees_the_method = false ["actix:response_and_status:bounded" "actix:response_and_status:sized" "actix:response_and_status:streamed"] -> (HttpResponse, StatusCode) = with_status; |error| (HttpResponse::Ok().finish(), error.into()));
+returned!(opaque sees_the_method = true ["actix:opaque:bounded" "actix:opaque:sized" "actix:opaque:streamed"]
+    -> impl Responder = later);
+returned!(opaque_in_a_result sees_the_method = true ["actix:opaque_in_a_result:bounded" "actix:opaque_in_a_result:sized" "actix:opaque_in_a_result:streamed"]
+    -> Result<impl Responder, Refused> = opaque_result);
+returned!(alias sees_the_method = false ["actix:alias:bounded" "actix:alias:sized" "actix:alias:streamed"]
+    -> Reply = response);
+returned!(alias_of_a_result sees_the_method = false ["actix:alias_of_a_result:bounded" "actix:alias_of_a_result:sized" "actix:alias_of_a_result:streamed"]
+    -> Answered = result);
+returned!(response_and_status sees_the_method = false ["actix:response_and_status:bounded" "actix:response_and_status:sized" "actix:response_and_status:streamed"]
+    -> (HttpResponse, StatusCode) = with_status; |error| (HttpResponse::Ok().finish(), error.into()));
 
 /// As in `actix_ws`, the data on the upgraded connection is the body of the response, and thus an ordinary stream.
 #[tokio::test]
@@ -135,7 +143,7 @@ async fn an_upgraded_connection_is_protected_with_a_bound_and_warns_without_one(
         response.upgrade("websocket").streaming(piece(app))
     }
 
-    log();
+    install_log();
     let app = App::in_memory();
     let response = bounded(&app).await;
     assert!(app.try_hold("actix:upgraded:bounded").await.is_none());
@@ -145,8 +153,8 @@ async fn an_upgraded_connection_is_protected_with_a_bound_and_warns_without_one(
         let _response = unbounded(&app).await;
         assert!(app.try_hold("actix:upgraded").await.is_some());
     }
-    assert_eq!(warnings("actix:upgraded:bounded"), 0, "{}", log().text());
-    assert_eq!(warnings("actix:upgraded"), 1, "{}", log().text());
+    assert_eq!(warnings("actix:upgraded:bounded"), 0, "{}", LOG.text());
+    assert_eq!(warnings("actix:upgraded"), 1, "{}", LOG.text());
 }
 
 /// Calls a handler for GET and HEAD.

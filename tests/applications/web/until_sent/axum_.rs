@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use super::{
-    super::serving, App, Refused, Returned, Site, WithSize, answered, is_as_promised, log, piece,
-    warnings, warnings_of_an_upgrade,
+    super::serving, App, LOG, Refused, Returned, Site, WithSize, answered,
+    assert_held_until_sent_or_warns, install_log, piece, warnings, warnings_of_an_upgrade,
 };
 
 /// An alias, which hides the response from the attribute.
@@ -90,17 +90,22 @@ macro_rules! returned {
                     name: stringify!($name),
                     sees_the_method: true,
                 };
-                is_as_promised(&start(routes).await, returned).await;
+                assert_held_until_sent_or_warns(&start(routes).await, returned).await;
             }
         }
     };
 }
 
-returned!(opaque ["axum:opaque:bounded" "axum:opaque:sized" "axum:opaque:streamed"] -> impl IntoResponse = with_status);
-returned!(opaque_in_a_result ["axum:opaque_in_a_result:bounded" "axum:opaque_in_a_result:sized" "axum:opaque_in_a_result:streamed"] -> Result<impl IntoResponse, Refused> = opaque_result);
-returned!(alias ["axum:alias:bounded" "axum:alias:sized" "axum:alias:streamed"] -> Reply = response);
-returned!(alias_of_a_result ["axum:alias_of_a_result:bounded" "axum:alias_of_a_result:sized" "axum:alias_of_a_result:streamed"] -> Answered = result);
-returned!(status_and_body ["axum:status_and_body:bounded" "axum:status_and_body:sized" "axum:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
+returned!(opaque ["axum:opaque:bounded" "axum:opaque:sized" "axum:opaque:streamed"]
+    -> impl IntoResponse = with_status);
+returned!(opaque_in_a_result ["axum:opaque_in_a_result:bounded" "axum:opaque_in_a_result:sized" "axum:opaque_in_a_result:streamed"]
+    -> Result<impl IntoResponse, Refused> = opaque_result);
+returned!(alias ["axum:alias:bounded" "axum:alias:sized" "axum:alias:streamed"]
+    -> Reply = response);
+returned!(alias_of_a_result ["axum:alias_of_a_result:bounded" "axum:alias_of_a_result:sized" "axum:alias_of_a_result:streamed"]
+    -> Answered = result);
+returned!(status_and_body ["axum:status_and_body:bounded" "axum:status_and_body:sized" "axum:status_and_body:streamed"]
+    -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
 
 /// A body that continues without its lease cannot end with it.
 #[tokio::test]
@@ -110,11 +115,11 @@ async fn a_function_that_continues_after_a_loss_does_not_keep_its_lock_and_warns
         response(app, "streamed")
     }
 
-    log();
+    install_log();
     let app = App::in_memory();
     let response = continues(&app).await;
     assert!(app.try_hold("axum:continues").await.is_some());
-    assert_eq!(warnings("axum:continues"), 1, "{}", log().text());
+    assert_eq!(warnings("axum:continues"), 1, "{}", LOG.text());
     drop(response);
 }
 
@@ -131,8 +136,9 @@ async fn a_web_socket_is_not_protected_by_its_handler_but_by_its_own_lock() {
         })
     }
 
-    log();
+    install_log();
     let site = start(Router::new().route("/upgraded", get(upgraded))).await;
+    // Two sockets, but one warning, as for every template.
     for _ in 0..2 {
         let socket = open_web_socket(&site).await;
         assert!(site.app.try_hold("axum:upgraded").await.is_some());
@@ -140,13 +146,8 @@ async fn a_web_socket_is_not_protected_by_its_handler_but_by_its_own_lock() {
         drop(socket);
         drop(site.app.hold("axum:own").await);
     }
-    assert_eq!(
-        warnings_of_an_upgrade("axum:upgraded"),
-        1,
-        "{}",
-        log().text()
-    );
-    assert_eq!(warnings("axum:upgraded"), 0, "{}", log().text());
+    assert_eq!(warnings_of_an_upgrade("axum:upgraded"), 1, "{}", LOG.text());
+    assert_eq!(warnings("axum:upgraded"), 0, "{}", LOG.text());
 }
 
 /// Returns the connection after the response to the upgrade.

@@ -9,8 +9,8 @@ use poem::{
 };
 
 use super::{
-    super::serving, App, Refused, Returned, Site, WithSize, answered, is_as_promised, log, piece,
-    warnings_of_an_upgrade,
+    super::serving, App, LOG, Refused, Returned, Site, WithSize, answered,
+    assert_held_until_sent_or_warns, install_log, piece, warnings_of_an_upgrade,
 };
 
 /// An alias, which hides the response from the attribute.
@@ -87,17 +87,22 @@ macro_rules! returned {
                     name: stringify!($name),
                     sees_the_method: true,
                 };
-                is_as_promised(&start(routes).await, returned).await;
+                assert_held_until_sent_or_warns(&start(routes).await, returned).await;
             }
         }
     };
 }
 
-returned!(opaque ["poem:opaque:bounded" "poem:opaque:sized" "poem:opaque:streamed"] -> impl IntoResponse = with_status);
-returned!(opaque_in_a_result ["poem:opaque_in_a_result:bounded" "poem:opaque_in_a_result:sized" "poem:opaque_in_a_result:streamed"] -> Result<impl IntoResponse, Refused> = opaque_result);
-returned!(alias ["poem:alias:bounded" "poem:alias:sized" "poem:alias:streamed"] -> Reply = response);
-returned!(alias_of_a_result ["poem:alias_of_a_result:bounded" "poem:alias_of_a_result:sized" "poem:alias_of_a_result:streamed"] -> Answered = result);
-returned!(status_and_body ["poem:status_and_body:bounded" "poem:status_and_body:sized" "poem:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
+returned!(opaque ["poem:opaque:bounded" "poem:opaque:sized" "poem:opaque:streamed"]
+    -> impl IntoResponse = with_status);
+returned!(opaque_in_a_result ["poem:opaque_in_a_result:bounded" "poem:opaque_in_a_result:sized" "poem:opaque_in_a_result:streamed"]
+    -> Result<impl IntoResponse, Refused> = opaque_result);
+returned!(alias ["poem:alias:bounded" "poem:alias:sized" "poem:alias:streamed"]
+    -> Reply = response);
+returned!(alias_of_a_result ["poem:alias_of_a_result:bounded" "poem:alias_of_a_result:sized" "poem:alias_of_a_result:streamed"]
+    -> Answered = result);
+returned!(status_and_body ["poem:status_and_body:bounded" "poem:status_and_body:sized" "poem:status_and_body:streamed"]
+    -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
 
 /// As with poem's `WebSocket`, poem runs the upgraded connection in a separate task.
 #[tokio::test]
@@ -107,19 +112,14 @@ async fn an_upgraded_connection_is_not_protected_and_warns() {
         StatusCode::SWITCHING_PROTOCOLS
     }
 
-    log();
+    install_log();
     let app = App::in_memory();
     for _ in 0..2 {
         let response = upgraded(&app).await.into_response();
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
         assert!(app.try_hold("poem:upgraded").await.is_some());
     }
-    assert_eq!(
-        warnings_of_an_upgrade("poem:upgraded"),
-        1,
-        "{}",
-        log().text()
-    );
+    assert_eq!(warnings_of_an_upgrade("poem:upgraded"), 1, "{}", LOG.text());
 }
 
 async fn start(routes: Route) -> Site {

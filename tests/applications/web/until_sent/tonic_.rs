@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt as _, poll};
 use lock_core::{LockError, distributed_lock};
 use tonic::{Response, Status};
 
-use super::{App, log, piece, warnings};
+use super::{App, LOG, install_log, piece, warnings};
 
 type Rows = Pin<Box<dyn Stream<Item = Result<usize, Status>> + Send>>;
 
@@ -35,19 +35,19 @@ async fn unbounded(app: &App) -> Result<Response<Rows>, Status> {
 
 #[tokio::test]
 async fn a_message_is_complete_on_return() {
-    log();
+    install_log();
     let app = App::in_memory();
     for kind in ["whole", "failed"] {
         assert_eq!(one(&app, kind).await.is_ok(), kind == "whole");
         let key = format!("tonic:one:{kind}");
         assert!(app.try_hold(&key).await.is_some(), "{kind}");
-        assert_eq!(warnings(&key), 0, "{}", log().text());
+        assert_eq!(warnings(&key), 0, "{}", LOG.text());
     }
 }
 
 #[tokio::test]
 async fn a_stream_behind_an_alias_keeps_its_lock_until_it_has_ended() {
-    log();
+    install_log();
     let app = App::in_memory();
     let mut rows = bounded(&app).await.expect("free").into_inner();
     assert!(poll!(rows.next()).is_pending());
@@ -59,16 +59,16 @@ async fn a_stream_behind_an_alias_keeps_its_lock_until_it_has_ended() {
 
     drop(bounded(&app).await.expect("free"));
     drop(app.hold("tonic:bounded").await);
-    assert_eq!(warnings("tonic:bounded"), 0, "{}", log().text());
+    assert_eq!(warnings("tonic:bounded"), 0, "{}", LOG.text());
 }
 
 #[tokio::test]
 async fn a_stream_without_a_bound_releases_its_lock_and_warns() {
-    log();
+    install_log();
     let app = App::in_memory();
     for _ in 0..2 {
         let _rows = unbounded(&app).await.expect("free");
         assert!(app.try_hold("tonic:unbounded").await.is_some());
     }
-    assert_eq!(warnings("tonic:unbounded"), 1, "{}", log().text());
+    assert_eq!(warnings("tonic:unbounded"), 1, "{}", LOG.text());
 }
