@@ -157,7 +157,7 @@ impl Cluster {
 
     /// Kills the master that has a key, and returns it.
     pub fn kill_master_of(&self, key: &str) -> &RedisServer {
-        let master = self.node_of(key);
+        let master = self.master_of(key);
         master.kill9();
         master
     }
@@ -204,7 +204,7 @@ impl Cluster {
 
     /// Makes the replica of a key's master take the master's place, and waits until nothing is missing.
     pub fn switch(&self, key: &str) {
-        let master = self.node_of(key);
+        let master = self.master_of(key);
         self.replica_of(key).cli(&["CLUSTER", "FAILOVER"]);
         self.failed_over(master);
         self.whole();
@@ -215,7 +215,7 @@ impl Cluster {
     /// The replica is stopped and its connection closed: otherwise it would read the writes from the connection after the stop.
     pub fn cut_replica_of(&self, key: &str) {
         self.replica_of(key).stop();
-        self.node_of(key)
+        self.master_of(key)
             .cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
@@ -232,12 +232,12 @@ impl Cluster {
     }
 
     /// Returns the master that has a key.
-    pub fn node_of(&self, key: &str) -> &RedisServer {
-        self.node_of_slot(slot_of(key))
+    pub fn master_of(&self, key: &str) -> &RedisServer {
+        self.master_of_slot(slot_of(key))
     }
 
     /// Returns the master that has a slot, according to the nodes that answer.
-    pub fn node_of_slot(&self, slot: u16) -> &RedisServer {
+    pub fn master_of_slot(&self, slot: u16) -> &RedisServer {
         let mut master = None;
         eventually_blocking(SOON, "the slot has a master", || {
             master = self.masters_by(|view| view.master_of(slot)).pop();
@@ -248,7 +248,7 @@ impl Cluster {
 
     /// Returns the replica of the master that has a key.
     pub fn replica_of(&self, key: &str) -> &RedisServer {
-        let master = self.node_of(key).port();
+        let master = self.master_of(key).port();
         let mut replica = None;
         eventually_blocking(SOON, "the master has a replica", || {
             replica = self.masters_by(|view| view.replica_of(master)).pop();

@@ -15,7 +15,7 @@ use crate::{
     sentinels::Sentinels,
     server::RedisServer,
     slot::{slot_of, tag_of_slot},
-    stand_in::{Refuses, StandIn},
+    stand_in::{Quirk, StandIn},
 };
 
 /// A server, sentinels with the servers that they watch, a cluster, or the table inside this process. All of it ends when this is
@@ -117,7 +117,7 @@ impl Deployment {
     /// Starts an endpoint that refuses requests with keys of different slots, as one in front of several shards does.
     pub fn sharded() -> Self {
         let server = RedisServer::start();
-        let endpoint = StandIn::start(server.port(), Refuses::OtherSlots);
+        let endpoint = StandIn::start(server.port(), Quirk::OtherSlots);
         Self {
             url: Some(format!("{}?sharded=true", endpoint.url())),
             _endpoint: Some(endpoint),
@@ -128,7 +128,7 @@ impl Deployment {
     /// Starts a server that refuses keys that a script uses without declaring them.
     pub fn of_declared_keys() -> Self {
         let server = RedisServer::start();
-        let endpoint = StandIn::start(server.port(), Refuses::UndeclaredKeys);
+        let endpoint = StandIn::start(server.port(), Quirk::UndeclaredKeys);
         Self {
             url: Some(endpoint.url()),
             _endpoint: Some(endpoint),
@@ -364,7 +364,7 @@ impl Deployment {
         match &self.servers {
             Servers::Single(server) => server,
             Servers::Sentinels(sentinels) => sentinels.primary(),
-            Servers::Cluster(cluster) => cluster.node_of(key),
+            Servers::Cluster(cluster) => cluster.master_of(key),
             Servers::Memory(_) => no_server(),
         }
     }

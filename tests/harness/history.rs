@@ -3,7 +3,7 @@
 //! All processes append to one file, with one line per event and one write per line. So the lines of a killed process are kept,
 //! and lines are never interleaved.
 //!
-//! [`Running`] judges events as they arrive. [`History`] applies the same checks to a whole file.
+//! [`Checker`] judges events as they arrive. [`History`] applies the same checks to a whole file.
 
 use std::{
     fmt,
@@ -18,14 +18,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::mode::Mode;
 
-mod running;
+mod checker;
+mod checks;
 mod tail;
-mod whole;
 
 pub use self::{
-    running::{Demands, Invariant, Running, Tally},
+    checker::{Checker, Invariant, Requirements, Tally},
+    checks::Hold,
     tail::Tail,
-    whole::Hold,
 };
 
 /// A point in time in nanoseconds, on the clock that all processes of the machine share.

@@ -74,7 +74,7 @@ impl HttpRequest {
     /// # Errors
     ///
     /// An error of the connection, or its end before the text.
-    pub async fn begins_with(&mut self, text: &str) -> io::Result<()> {
+    pub async fn read_until(&mut self, text: &str) -> io::Result<()> {
         let mut read = Vec::new();
         while !String::from_utf8_lossy(&read).contains(text) {
             read.push(self.stream.read_u8().await?);

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | a server | [`RedisServer`], of each [`Kind`]; several are [`Sentinels`] or a [`Cluster`] |
 //! | a claim on servers of any number and kind | [`Deployment`], and `the_suite_on!` in `topologies/servers.rs` |
-//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`RealProxy`] is `HAProxy` or twemproxy |
+//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`ThirdParty`] is `HAProxy` or twemproxy |
 //! | a server that cannot be installed | [`StandIn`], a real one that refuses more; the replies of [`FakeServer`] come from a closure |
 //! | another process | [`Process`], by lines and signals; [`Holders`] lock all the time, and [`Forks`] may call `fork()` |
 //! | a history | [`mod@history`]: the events that processes write, and the checkers that find two holders or a token that does not grow |
@@ -35,11 +35,11 @@
 mod background;
 mod certificates;
 mod child;
-mod clock;
 mod cluster;
 mod deployment;
 mod drop_flag;
-mod fake;
+pub mod error_texts;
+mod fake_server;
 mod fork;
 pub mod history;
 mod holders;
@@ -55,24 +55,23 @@ mod preload;
 mod process;
 mod proxy;
 mod random;
-mod real_proxy;
 mod resp;
 pub mod scripts;
 mod sentinels;
 mod server;
+mod shifted_clock;
 mod slot;
 mod stall;
 mod stand_in;
-pub mod texts;
+mod third_party;
 mod tools;
 mod wait;
 
 pub use certificates::{Certificates, Flaw, KeyAndCertificate};
-pub use clock::ShiftedClock;
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
 pub use drop_flag::{DropFlag, Dropped};
-pub use fake::{FakeServer, Reply};
+pub use fake_server::{FakeServer, Reply};
 pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
@@ -81,20 +80,21 @@ pub use locking::{
     unavailable,
 };
 pub use log::Log;
-pub use migrating::documented_prefix;
+pub use migrating::key_prefix_in_docs;
 pub use mode::Mode;
 pub use monitor::{Monitor, ServerHold};
 pub use postgres::PostgresServer;
 pub use process::Process;
-pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
+pub use proxy::{AfterLoss, Direction, Frames, Proxy, Request, Scope};
 pub use random::Random;
-pub use real_proxy::RealProxy;
 pub use resp::{frames, take_request};
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
+pub use shifted_clock::ShiftedClock;
 pub use slot::{SLOTS, slot_of, tag_of_slot};
 pub use stall::{hold_many, hold_through_a_stall, lost_by_a_stall, own_cores};
-pub use stand_in::{Refuses, StandIn};
+pub use stand_in::{Quirk, StandIn};
+pub use third_party::ThirdParty;
 pub use tools::tool;
 pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 

@@ -3,7 +3,7 @@
 const PAGE: &str = include_str!("../../docs/migrating.md");
 
 /// Returns the key prefix in the row of a library: the second column begins with it, in quotes.
-pub fn documented_prefix(library: &str) -> &'static str {
+pub fn key_prefix_in_docs(library: &str) -> &'static str {
     let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| "));
     let mut columns = rows.filter_map(|row| row.split_once(" | "));
     let found = columns.find(|(first, _)| *first == library);

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::net::TcpStream;
 
-pub use self::faults::{After, Direction, Scope, Which};
+pub use self::faults::{AfterLoss, Direction, Frames, Scope};
 use self::{
     connection::Connection,
     faults::{Faults, Verdict},
@@ -26,10 +26,10 @@ use crate::{background::Background, port::listen};
 /// A TCP proxy in front of a server, on a port of its own.
 ///
 /// It passes everything on, even encrypted traffic, until a method injects a fault. It runs on a thread of its own, so a test that
-/// stalls its runtime does not stall the network. Faults add up until [`pass`] heals them, and each takes effect before its method
+/// stalls its runtime does not stall the network. Faults add up until [`heal`] heals them, and each takes effect before its method
 /// returns.
 ///
-/// [`pass`]: Proxy::pass
+/// [`heal`]: Proxy::heal
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -94,13 +94,13 @@ impl Proxy {
     }
 
     /// Leads new connections to another server, as after a fail-over. Existing connections keep their server.
-    pub fn lead_to(&self, server_port: u16) {
+    pub fn redirect_to(&self, server_port: u16) {
         self.server_port.store(server_port, Ordering::SeqCst);
     }
 
     /// Heals every fault. Frames that a black hole held back are passed on, and delayed frames in flight keep their delay. A
     /// connection that lost a frame is reset, since its replies no longer match.
-    pub fn pass(&self) {
+    pub fn heal(&self) {
         self.faults.heal();
     }
 
@@ -112,20 +112,20 @@ impl Proxy {
     /// Loses frames in this direction. Replaces an earlier `lose` or [`cut`](Self::cut) for the same direction.
     ///
     /// ```no_run
-    /// # use lock_tests::{After, Direction, Proxy, Which};
+    /// # use lock_tests::{AfterLoss, Direction, Proxy, Frames};
     /// # let proxy = Proxy::start(6379);
     /// // The server grants the lock, but the client never gets the reply:
-    /// proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    /// proxy.lose(Direction::Replies, Frames::of("EVALSHA"), AfterLoss::Silence);
     /// // The second request never arrives, and the client notices at once:
-    /// proxy.lose(Direction::Requests, Which::nth(2), After::Reset);
+    /// proxy.lose(Direction::Requests, Frames::nth(2), AfterLoss::Reset);
     /// ```
-    pub fn lose(&self, direction: Direction, which: Which, after: After) {
+    pub fn lose(&self, direction: Direction, which: Frames, after: AfterLoss) {
         self.faults.set_loss(direction, which, Verdict::Lose(after));
     }
 
     /// Cuts frames in this direction in half: only their first half arrives, followed by the end of that direction (FIN).
     /// Replaces an earlier [`lose`](Self::lose) or `cut` for the same direction.
-    pub fn cut(&self, direction: Direction, which: Which) {
+    pub fn cut(&self, direction: Direction, which: Frames) {
         self.faults.set_loss(direction, which, Verdict::Cut);
     }
 

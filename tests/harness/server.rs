@@ -17,8 +17,8 @@ use tempfile::TempDir;
 use crate::{
     certificates::Certificates,
     child::{self, ChildProcess},
-    clock::ShiftedClock,
     port::{free_port, free_port_and_bus},
+    shifted_clock::ShiftedClock,
     tools::tool,
     wait::eventually_blocking,
 };

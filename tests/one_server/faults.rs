@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Reply, Request, Scope, Which, assert_fails, connect, eventually, options, patient,
+    AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
+    ReleaseHeld as _, Reply, Request, Scope, assert_fails, connect, eventually, options, patient,
     reason_of_loss,
 };
 use tokio::time::timeout;
@@ -71,7 +71,11 @@ async fn nothing_is_left(server: &RedisServer) {
 #[tokio::test]
 async fn a_request_whose_reply_was_lost_is_repeated_and_not_found_busy() {
     let (server, proxy, locks) = through_a_proxy().await;
-    proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Reset);
+    proxy.lose(
+        Direction::Replies,
+        Frames::nth_of(1, "SET"),
+        AfterLoss::Reset,
+    );
     let guard = timeout(HANG, locks.acquire("k", options()))
         .await
         .expect("no hang")
@@ -97,7 +101,7 @@ async fn an_acquire_that_reaches_no_server_ends_with_its_wait() {
         .await
         .expect("no hang");
     assert_fails!(tried, LockError::Unavailable { .. });
-    proxy.pass();
+    proxy.heal();
     locks
         .acquire("k", options())
         .await
@@ -127,7 +131,7 @@ async fn locks_work_with_replies_that_take_longer_than_a_command_may() {
         before,
         "a slow connection is not a dead one"
     );
-    proxy.pass();
+    proxy.heal();
     nothing_is_left(&server).await;
 }
 
@@ -148,7 +152,7 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
 async fn a_connection_that_loses_requests_is_replaced_although_messages_arrive() {
     let (server, proxy, locks) = through_a_proxy().await;
     let before = proxy.connections();
-    proxy.lose(Direction::Requests, Which::every(), After::Silence);
+    proxy.lose(Direction::Requests, Frames::every(), AfterLoss::Silence);
     let asked = tokio::spawn(async move { locks.acquire("k", patient()).await });
     eventually(HANG, "a new connection", async || {
         // Like a message from another waiting process.
@@ -160,7 +164,7 @@ async fn a_connection_that_loses_requests_is_replaced_although_messages_arrive()
         proxy.connections() > before
     })
     .await;
-    proxy.pass();
+    proxy.heal();
     let guard = asked.await.expect("no panic").expect("by a new connection");
     guard.release_held().await;
 }
@@ -241,7 +245,7 @@ async fn a_lease_that_cannot_be_renewed_ends_its_body_before_the_lock_is_free() 
         .expect("no hang")
         .expect("no panic");
     assert_eq!(reason_of_loss(result), LeaseLost::Expired);
-    proxy.pass();
+    proxy.heal();
     nothing_is_left(&server).await;
 }
 
@@ -253,7 +257,7 @@ async fn a_release_without_a_reply_is_an_error_and_continues_in_the_background()
     let result = timeout(HANG, guard.release()).await.expect("no hang");
     assert_fails!(result, LockError::Unavailable { .. });
     assert_eq!(server.keys("lock:*").len(), 1);
-    proxy.pass();
+    proxy.heal();
     nothing_is_left(&server).await;
 }
 
@@ -263,8 +267,8 @@ async fn a_release_whose_reply_was_lost_is_a_success() {
     let guard = locks.acquire_free("k", options()).await;
     proxy.lose(
         Direction::Replies,
-        Which::nth_of(1, "EVALSHA"),
-        After::Reset,
+        Frames::nth_of(1, "EVALSHA"),
+        AfterLoss::Reset,
     );
     timeout(HANG, guard.release())
         .await
@@ -551,7 +555,7 @@ async fn a_waiter_never_gets_a_lease_of_another_ttl() {
             .expect("no hang")
             .expect("no panic")
             .expect("its turn");
-        proxy.pass();
+        proxy.heal();
         let pttl = server.pttl("lock:k").expect("held");
         assert!(
             pttl <= Duration::from_secs(second) && pttl > Duration::from_secs(second) / 2,
@@ -678,7 +682,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
         };
         let locks = locks.expect("the server is up");
         let before = proxy.connections();
-        proxy.lose(Direction::Replies, Which::every(), After::Continue);
+        proxy.lose(Direction::Replies, Frames::every(), AfterLoss::Continue);
         proxy.clear_log();
         let acquire = |key: String| {
             let locks = locks.clone();
@@ -691,7 +695,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
             proxy.requests("PING") > 0 || proxy.connections() > before
         })
         .await;
-        proxy.pass();
+        proxy.heal();
         for free in free {
             let guard = timeout(HANG, free).await.expect("no hang");
             let guard = guard.expect("no panic");

@@ -50,7 +50,7 @@ async fn tokens_grow_across_a_fail_over_to_a_replica_that_lagged() {
     assert!(issued(&replica) < issued(&primary), "it lags");
     primary.kill9();
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
-    proxy.lead_to(replica.port());
+    proxy.redirect_to(replica.port());
     // First a manager that knows a smaller token, and then one that knows none.
     for locks in [&one, &connect(&proxy.url()).await, &other] {
         let next = token(locks).await;

@@ -4,8 +4,8 @@
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails, documented_prefix,
-    eventually, tool,
+    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails, eventually,
+    key_prefix_in_docs, tool,
 };
 use tokio::time::timeout;
 
@@ -119,7 +119,7 @@ impl Neighbour {
     }
 
     fn prefix(self) -> &'static str {
-        self.row.map_or("", documented_prefix)
+        self.row.map_or("", key_prefix_in_docs)
     }
 
     /// Returns the key of its lock on the server.

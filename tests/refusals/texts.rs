@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use lock_core::{LockManager, OnceOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Log, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
-    options,
-    texts::{compare, refused},
+    AcquireFree as _, HANG, Log, RedisServer, ReleaseHeld as _, SECOND, connect,
+    error_texts::{compare, refused},
+    eventually, options,
 };
 
 #[tokio::test]

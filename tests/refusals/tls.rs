@@ -311,7 +311,7 @@ async fn thousands_of_requests_pass_a_connection_that_was_blocked() {
         })
         .collect();
     eventually!(HANG, "all have begun" => begun.load(Ordering::SeqCst) == TASKS);
-    proxy.pass();
+    proxy.heal();
     timeout(HANG, acquired.wait()).await.expect("no hang");
     assert_eq!(server.keys("lock:*").len(), TASKS, "each has its own");
     timeout(HANG, acquired.wait()).await.expect("no hang");

@@ -29,7 +29,7 @@ impl MovedAddress {
         let proxy = Proxy::start(old.port());
         let url = url(&proxy);
         let before = [connect(&url).await, connect(&url).await];
-        proxy.lead_to(new.port());
+        proxy.redirect_to(new.port());
         Self {
             old,
             _new: new,

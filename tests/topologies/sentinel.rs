@@ -291,11 +291,11 @@ async fn sentinels_get_few_requests_while_the_primary_is_down() {
         guards.push(locks.acquire_free(key, options()).await);
     }
     primary.kill9();
-    proxy.lead_to(gone.port());
+    proxy.redirect_to(gone.port());
     gone.kill9();
     proxy.reset();
     let waiting = many_wait_in_an_outage(&locks, &proxy, Duration::from_millis(50)).await;
-    proxy.lead_to(puppet.server.port());
+    proxy.redirect_to(puppet.server.port());
     primary.restart();
     for waiting in waiting {
         granted(waiting).await.release_held().await;

@@ -65,7 +65,7 @@ async fn an_acquire_after_a_release_in_the_background_follows_a_slot_that_moved(
         run_in_a_row(&locks, KEY, 3).await;
     }
     locks.shutdown(HANG).await;
-    assert_eq!(cluster.node_of(FULL_KEY).get(FULL_KEY), None);
+    assert_eq!(cluster.master_of(FULL_KEY).get(FULL_KEY), None);
 }
 
 fn move_slot(cluster: &Cluster) {

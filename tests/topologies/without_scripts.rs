@@ -13,8 +13,8 @@ use std::{
 
 use lock_core::{LockManager, LockOptions, inspect::Holder};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
-    eventually, on_every_kind, patient,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Kind, Proxy, RedisServer,
+    ReleaseHeld as _, eventually, on_every_kind, patient,
 };
 use tokio::time::timeout;
 
@@ -88,7 +88,11 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
         .await
         .expect("up");
     // The second request is sent a command time-out later, and finds its own key.
-    proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Silence);
+    proxy.lose(
+        Direction::Replies,
+        Frames::nth_of(1, "SET"),
+        AfterLoss::Silence,
+    );
     let guard = locks.acquire("k", patient()).await.expect("its own key");
     let (believed, left) = (guard.lease().remaining(), server.pttl("lock:k"));
     assert!(

@@ -14,7 +14,7 @@ pub struct Migration<'a> {
 
 impl<'a> Migration<'a> {
     pub(super) fn new(cluster: &'a Cluster, slot: u16, target: &'a RedisServer) -> Self {
-        let source = cluster.node_of_slot(slot);
+        let source = cluster.master_of_slot(slot);
         assert_ne!(
             source.port(),
             target.port(),

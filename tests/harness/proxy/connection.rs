@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Request,
-    faults::{After, Direction, Fate, Faults, Verdict},
+    faults::{AfterLoss, Direction, Fate, Faults, Verdict},
 };
 use crate::resp::{self, Turn};
 
@@ -108,9 +108,9 @@ impl Connection {
                         // After a half close the queue has no receiver, and the frame is lost.
                         queue.send((Instant::now() + delay, frame)).ok();
                     }
-                    Verdict::Lose(After::Continue) => {}
-                    Verdict::Lose(After::Silence) => silenced = true,
-                    Verdict::Lose(After::Reset) => {
+                    Verdict::Lose(AfterLoss::Continue) => {}
+                    Verdict::Lose(AfterLoss::Silence) => silenced = true,
+                    Verdict::Lose(AfterLoss::Reset) => {
                         return Err(io::ErrorKind::ConnectionReset.into());
                     }
                     Verdict::Cut => {
@@ -156,7 +156,7 @@ impl Connection {
             Direction::Replies => self.command_of(frame),
         };
         if silenced {
-            return Verdict::Lose(After::Silence);
+            return Verdict::Lose(AfterLoss::Silence);
         }
         let verdict = self.faults.judge(self.number, direction, &command);
         if direction == Direction::Requests && matches!(verdict, Verdict::Forward { .. }) {

@@ -18,14 +18,14 @@ use crate::{
 
 /// A running program on a free port of 127.0.0.1, ended when this is dropped.
 #[derive(Debug)]
-pub struct RealProxy {
+pub struct ThirdParty {
     port: u16,
     // Kept for their drops.
     _process: ChildProcess,
     _folder: TempDir,
 }
 
-impl RealProxy {
+impl ThirdParty {
     /// Starts `HAProxy` in front of a server. It closes a connection that was silent in one direction for two seconds.
     pub fn haproxy(server: &RedisServer) -> Self {
         let program = || child::command("/usr/sbin/haproxy", "haproxy");

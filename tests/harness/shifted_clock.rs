@@ -19,7 +19,7 @@ impl ShiftedClock {
     /// Makes a clock that is right at first.
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
-        let preload = Preload::compile("clock/shift.c");
+        let preload = Preload::compile("shifted_clock.c");
         let file = File::create(preload.file(SHIFT)).expect("a file in the temporary folder");
         let clock = Self { preload, file };
         clock.write(0);
