@@ -66,7 +66,7 @@ mod third_party;
 mod tools;
 mod wait;
 
-pub use certificates::{Certificates, Flaw, KeyAndCertificate};
+pub use certificates::{Certificates, KeyAndCertificate};
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
 pub use fake_server::{FakeServer, Reply};
