@@ -1,12 +1,12 @@
 //! A cluster of three masters with a replica each, that survives the death of a master and moves slots.
 
-use std::{fmt::Write, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{fmt::Write, ops::RangeInclusive, sync::Arc};
 
 use crate::{
     certificates::Certificates,
     server::{AskClients, Kind, RedisServer},
     slot::{SLOTS, slot_of},
-    wait::eventually_blocking,
+    wait::{HANG, eventually_blocking},
 };
 
 mod migration;
@@ -16,9 +16,6 @@ pub use self::migration::Migration;
 use self::view::View;
 
 const MASTERS: usize = 3;
-
-/// Many times what anything here takes (3 s), for a machine busy with a build.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Three masters with a third of the slots each, and a replica for each of them; all end when this is dropped.
 ///
@@ -164,7 +161,7 @@ impl Cluster {
 
     /// Waits until another node than `killed` serves each of the slots that `killed` had.
     pub fn failed_over(&self, killed: &RedisServer) {
-        eventually_blocking(SOON, "another node has the slots", || {
+        eventually_blocking(HANG, "another node has the slots", || {
             let mut running = self.running();
             running.all(|node| {
                 let view = View::of(node);
@@ -184,7 +181,7 @@ impl Cluster {
     /// Waits until nothing is missing: all nodes serve all slots and know the same masters, and each master has a replica with all
     /// its data.
     pub fn whole(&self) {
-        eventually_blocking(SOON, "a cluster with all its replicas", || {
+        eventually_blocking(HANG, "a cluster with all its replicas", || {
             let mut views = self.nodes.iter().map(View::of);
             let Some(Some(first)) = views.next() else {
                 return false;
@@ -213,13 +210,13 @@ impl Cluster {
     /// Keeps writes to the master of a key from its replica from now on.
     ///
     /// The replica is stopped and its connection closed: otherwise it would read the writes from the connection after the stop.
-    pub fn cut_replica_of(&self, key: &str) {
+    pub(crate) fn cut_replica_of(&self, key: &str) {
         self.replica_of(key).stop();
         self.master_of(key)
             .cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// Resumes all running nodes, after [`cut_replica_of`](Self::cut_replica_of).
+    /// Resumes all running nodes, after a replica was cut off.
     pub fn cont(&self) {
         for node in self.running() {
             node.cont();
@@ -239,7 +236,7 @@ impl Cluster {
     /// Returns the master that has a slot, according to the nodes that answer.
     pub fn master_of_slot(&self, slot: u16) -> &RedisServer {
         let mut master = None;
-        eventually_blocking(SOON, "the slot has a master", || {
+        eventually_blocking(HANG, "the slot has a master", || {
             master = self.masters_by(|view| view.master_of(slot)).pop();
             master.is_some()
         });
@@ -250,7 +247,7 @@ impl Cluster {
     pub fn replica_of(&self, key: &str) -> &RedisServer {
         let master = self.master_of(key).port();
         let mut replica = None;
-        eventually_blocking(SOON, "the master has a replica", || {
+        eventually_blocking(HANG, "the master has a replica", || {
             replica = self.masters_by(|view| view.replica_of(master)).pop();
             replica.is_some()
         });
@@ -260,7 +257,7 @@ impl Cluster {
     /// Returns the masters that have slots.
     pub fn masters(&self) -> Vec<&RedisServer> {
         let mut masters = Vec::new();
-        eventually_blocking(SOON, "there are masters", || {
+        eventually_blocking(HANG, "there are masters", || {
             masters = self.masters_by(View::masters_with_slots);
             !masters.is_empty()
         });
@@ -312,7 +309,7 @@ impl Cluster {
                 node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
         }
-        eventually_blocking(SOON, "all nodes know each other", || {
+        eventually_blocking(HANG, "all nodes know each other", || {
             let mut nodes = self.nodes.iter();
             nodes.all(|node| View::of(node).is_some_and(|view| view.knows(self.nodes.len())))
         });

@@ -89,7 +89,7 @@ pub use resp::{frames, take_request};
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
 pub use shifted_clock::ShiftedClock;
-pub use slot::{SLOTS, slot_of, tag_of_slot};
+pub use slot::{slot_of, tag_of_slot};
 pub use stand_in::{Quirk, StandIn};
 pub use third_party::ThirdParty;
 pub use tools::tool;
