@@ -87,11 +87,12 @@ impl Deployment {
         Self {
             waiting: Waiting::Polling,
             runs_scripts: false,
-            ..Self::for_user(server, "plain", "word")
+            url: Some(server.url_without_scripts()),
+            ..Self::from(server)
         }
     }
 
-    /// Starts a single server that runs scripts only by their text, because its provider removed `EVALSHA`.
+    /// Starts a single server whose provider removed `EVALSHA`. It could run scripts by their text, but lock-core then uses none.
     pub fn without_evalsha() -> Self {
         let server = RedisServer::builder().without_command("EVALSHA");
         Self {
@@ -253,7 +254,7 @@ impl Deployment {
         Self { waiting, ..self }
     }
 
-    /// Returns whether clients may run scripts.
+    /// Returns whether lock-core runs scripts here.
     pub fn runs_scripts(&self) -> bool {
         self.runs_scripts
     }

@@ -16,7 +16,7 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::mode::Mode;
+use crate::locking::Mode;
 
 mod checker;
 mod checks;
@@ -83,7 +83,7 @@ pub struct Window {
 
 impl Window {
     /// Returns whether it overlaps with the time from `from` to `to`.
-    pub fn touches(&self, from: Moment, to: Moment) -> bool {
+    pub(crate) fn touches(&self, from: Moment, to: Moment) -> bool {
         from <= self.to && self.from <= to
     }
 }
@@ -329,6 +329,14 @@ impl History {
             .filter(|event| event.process == process && event.at > after)
             .filter(|event| matches!(event.step, Step::Acquired { .. }))
             .count()
+    }
+
+    /// Asserts that no two holders overlap, and that fencing tokens grow.
+    #[track_caller]
+    pub fn assert_in_order(&self) {
+        let (overlaps, regressions) = (self.overlaps(&[]), self.regressions(&[]));
+        assert!(overlaps.is_empty(), "{overlaps:#?}");
+        assert!(regressions.is_empty(), "{regressions:#?}");
     }
 
     fn extend(&mut self, events: impl IntoIterator<Item = Event>) {

@@ -8,12 +8,11 @@ use std::io;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 
 use crate::{
     background::Background,
-    port::listen,
     resp::{self, Turn, frame_length, take_request},
     slot::slot_of,
 };
@@ -55,10 +54,12 @@ pub struct StandIn {
 impl StandIn {
     /// Starts an endpoint for the server on this port of 127.0.0.1, which has no password.
     pub fn start(server_port: u16, quirk: Quirk) -> Self {
-        let (listener, port) = listen();
-        let background = Background::start("stand-in");
-        let accepting = accept(listener, server_port, quirk);
-        background.handle().spawn(accepting);
+        let (background, port) = Background::serve("stand-in", move |client| async move {
+            // An error means that one end closed the connection, which the other end notices.
+            if let Ok(connection) = Connection::new(client, server_port, quirk).await {
+                connection.serve().await.ok();
+            }
+        });
         Self {
             port,
             _background: background,
@@ -73,18 +74,6 @@ impl StandIn {
     /// Returns the url for a client with this password.
     pub fn url_with(&self, password: &str) -> String {
         format!("redis://:{password}@127.0.0.1:{}", self.port)
-    }
-}
-
-async fn accept(listener: std::net::TcpListener, server_port: u16, quirk: Quirk) {
-    let listener = TcpListener::from_std(listener).expect("a runtime with I/O");
-    loop {
-        let (client, _) = listener.accept().await.expect("a listening socket");
-        // An error means that one end closed the connection, which the other end notices.
-        tokio::spawn(async move {
-            let connection = Connection::new(client, server_port, quirk).await?;
-            connection.serve().await
-        });
     }
 }
 

@@ -11,8 +11,8 @@ use std::{
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, Reply, Request, Scope, assert_fails, connect, eventually, options, patient,
-    reason_of_loss,
+    ReleaseHeld as _, Reply, Request, Scope, assert_fails, connect, eventually, nothing_is_left,
+    options, patient, reason_of_loss,
 };
 use tokio::time::timeout;
 
@@ -61,11 +61,6 @@ async fn a_free_lock_takes_one_message_of_three_commands_and_one_to_release() {
     guard.release_held().await;
     assert_eq!(commands()[3..], ["EVALSHA"]);
     assert!(server.keys("lock:*").is_empty());
-}
-
-/// Waits until all clean-ups have left no lock.
-async fn nothing_is_left(server: &RedisServer) {
-    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]
@@ -576,16 +571,13 @@ fn id(id: &str) -> Reply {
 async fn a_refused_release_is_a_loss_if_the_key_is_gone_afterwards() {
     let scripts = std::sync::atomic::AtomicU32::new(0);
     // A server that restarts without its data between an acquire and a release.
-    let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
-        "PING" => Reply::pong(request),
-        // Each connection tests if scripts can be run, and the manager tries a lock when it connects.
-        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+    let server = FakeServer::with_handshake(move |request| match request[0].as_str() {
+        // The manager tries a lock when it connects.
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
             0 => Reply::line("-LOADING Redis is loading the dataset in memory"),
             _ => Reply::line(":0"),
         },
-        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         "XADD" => id("1795161375574-17"),
         "EXISTS" => Reply::line(":0"),
         _ => Reply::line("+OK"),
@@ -602,11 +594,8 @@ async fn a_refused_release_is_a_loss_if_the_key_is_gone_afterwards() {
 async fn a_refused_repeat_is_followed_by_a_release_of_what_the_first_request_took() {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
-    let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Reply::pong(request),
-        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // Each connection tests if scripts can be run, and the manager tries a lock when it connects.
-        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+    let server = FakeServer::with_handshake(move |request| match request[0].as_str() {
+        // The manager tries a lock when it connects.
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         // The request is executed, and its reply is lost.
         "SET" => Reply::HangUp,
@@ -668,7 +657,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
         let proxy = Proxy::start(server.port());
         let url = match user {
             "" => proxy.url(),
-            user => proxy.url_as(user, "word"),
+            _ => proxy.url_without_scripts(),
         };
         let other = connect(&server.url()).await;
         let held = other.acquire_free("held", patient()).await;

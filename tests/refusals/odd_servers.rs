@@ -448,7 +448,7 @@ async fn a_failed_greeting_is_waited_for(
 #[tokio::test]
 async fn a_greeting_that_is_cut_off_is_waited_for() {
     let cut = |proxy: &Proxy| proxy.cut(Direction::Replies, Frames::of("HELLO"));
-    a_failed_greeting_is_waited_for(&RedisServer::start(), cut, Proxy::pass).await;
+    a_failed_greeting_is_waited_for(&RedisServer::start(), cut, Proxy::heal).await;
 }
 
 #[tokio::test]

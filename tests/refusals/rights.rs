@@ -612,7 +612,7 @@ async fn connecting_logs_the_server_once() {
             "protocol=\"RESP2\" mode=\"polling\" scripts=true",
         ),
         (
-            server.url_as("plain", "word"),
+            server.url_without_scripts(),
             "protocol=\"RESP3\" mode=\"polling\" scripts=false",
         ),
     ] {

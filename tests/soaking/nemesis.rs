@@ -376,7 +376,7 @@ fn break_the_network(servers: &Servers, fault: Fault) {
         Fault::BlackHole { span, .. } => thread::sleep(span),
         _ => {}
     }
-    proxies.iter().for_each(Proxy::pass);
+    proxies.iter().for_each(Proxy::heal);
     // Frames in flight keep their delay.
     if let Fault::Delay { delay, .. } = fault {
         thread::sleep(delay);

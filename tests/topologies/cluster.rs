@@ -8,12 +8,13 @@ use std::{
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Cluster, Direction, FakeServer, Frames, HANG, Kind, Migration,
-    Proxy, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, slot_of, tag_of_slot,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, granted, slot_of,
+    tag_of_slot,
 };
 use redis::Value;
 use tokio::time::timeout;
 
-use crate::waiters::{Waiting, granted, many_wait_in_an_outage};
+use crate::waiters::{Waiting, many_wait_in_an_outage};
 
 /// Returns three masters without replicas, which tests that leave them as they are share. They end with the last of these tests.
 fn shared() -> Arc<Cluster> {

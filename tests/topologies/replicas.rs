@@ -5,10 +5,8 @@ use std::time::Duration;
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Cluster, Direction, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, assert_fails, eventually, run_in_a_row,
+    ReleaseHeld as _, SECOND, assert_fails, eventually, granted, run_in_a_row,
 };
-
-use crate::waiters::granted;
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 

@@ -8,11 +8,11 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply,
-    SECOND, Scope, Sentinels, assert_fails, connect, eventually,
+    SECOND, Scope, Sentinels, assert_fails, connect, eventually, granted,
 };
 use tokio::time::timeout;
 
-use crate::waiters::{granted, many_wait_in_an_outage};
+use crate::waiters::many_wait_in_an_outage;
 
 /// The time within which managers must leave a primary that was replaced.
 const SOON: Duration = Duration::from_secs(30);

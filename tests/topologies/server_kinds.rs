@@ -285,7 +285,7 @@ async fn twemproxy_supports_all_but_lists_and_messages() {
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
 async fn fakeredis_with_lua_supports_all_but_messages() {
-    let fakeredis = ThirdParty::fakeredis(true);
+    let fakeredis = ThirdParty::fakeredis();
     let url = fakeredis.url();
     tasks_of_several_managers_exclude_each_other(&url, 20).await;
     assert_eq!(
@@ -310,7 +310,7 @@ async fn fakeredis_with_lua_supports_all_but_messages() {
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
 async fn fakeredis_without_lua_supports_exclusive_locks() {
-    let fakeredis = ThirdParty::fakeredis(false);
+    let fakeredis = ThirdParty::fakeredis_without_lua();
     let url = fakeredis.url();
     // Waiters poll, in no order.
     tasks_of_several_managers_exclude_each_other(&url, 3).await;

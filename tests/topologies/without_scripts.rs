@@ -36,7 +36,7 @@ fn server(kind: Kind) -> RedisServer {
 }
 
 async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url_as("plain", "word"))
+    LockManager::connect(&server.url_without_scripts())
         .await
         .expect("transactions will do")
 }
@@ -58,7 +58,7 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
 
 async fn many_leases_are_renewed_over_a_slow_network(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
+    let locks = LockManager::connect(&proxy.url_without_scripts())
         .await
         .expect("up");
     let (mut held, before) = (Vec::new(), server.calls("pexpire"));
@@ -84,7 +84,7 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(Duration::from_secs(1))
-        .connect(&proxy.url_as("plain", "word"))
+        .connect(&proxy.url_without_scripts())
         .await
         .expect("up");
     // The second request is sent a command time-out later, and finds its own key.
@@ -108,7 +108,7 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
 async fn releases_of_many_locks_do_not_delay_renewals() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
+    let locks = LockManager::connect(&proxy.url_without_scripts())
         .await
         .expect("up");
     let mut releasing = Vec::new();
@@ -240,7 +240,7 @@ async fn an_abandoned_transaction_is_ended_by_the_next_one() {
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(Duration::from_secs(10))
-        .connect(&proxy.url_as("plain", "word"))
+        .connect(&proxy.url_without_scripts())
         .await
         .expect("up");
     let begun = server.calls("multi");
@@ -260,7 +260,7 @@ async fn a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release(
     server: &RedisServer,
 ) {
     let locks = LockManager::builder().polling_pause(Duration::from_secs(60));
-    let url = server.url_as("plain", "word");
+    let url = server.url_without_scripts();
     let locks = locks.connect(&url).await.expect("transactions will do");
     for _ in 0..5 {
         let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
@@ -309,7 +309,7 @@ async fn locks_of(server: &RedisServer) -> LockManager {
 async fn a_key_that_changes_hands_within_a_transaction_is_left_alone() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word")).await;
+    let locks = LockManager::connect(&proxy.url_without_scripts()).await;
     let guard = locks.expect("up").acquire_free("k", patient()).await;
     proxy.delay(Direction::Requests, Duration::from_millis(200));
     let before = server.calls("watch");

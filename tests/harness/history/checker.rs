@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Event, Moment, Step, Window};
-use crate::mode::Mode;
+use crate::locking::Mode;
 
 mod key;
 mod tally;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{Case, Invariant, Windows, fault_free};
 use crate::{
     history::{Event, Moment, Step, Window},
-    mode::Mode,
+    locking::Mode,
 };
 
 /// How long tokens are remembered, to find a repeated token and the process that had it before.
