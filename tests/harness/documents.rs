@@ -1,44 +1,37 @@
 //! The documentation: its examples, which are compiled and run as they are printed, and a table in it that tests read.
 
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-mod readme {}
+mod examples {
+    #[doc = include_str!("../../README.md")]
+    mod readme {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/reliability.md")]
-mod reliability {}
+    #[doc = include_str!("../../docs/reliability.md")]
+    mod reliability {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/web.md")]
-mod web {}
+    #[doc = include_str!("../../docs/web.md")]
+    mod web {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/operations.md")]
-mod operations {}
+    #[doc = include_str!("../../docs/operations.md")]
+    mod operations {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/migrating.md")]
-mod migrating {}
+    #[doc = include_str!("../../docs/migrating.md")]
+    mod migrating {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/recipes.md")]
-mod recipes {}
+    #[doc = include_str!("../../docs/recipes.md")]
+    mod recipes {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/leader.md")]
-mod leader {}
+    #[doc = include_str!("../../docs/leader.md")]
+    mod leader {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../lock-macros/docs/distributed_lock.md")]
-mod distributed_lock {}
+    #[doc = include_str!("../../lock-macros/docs/distributed_lock.md")]
+    mod distributed_lock {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../lock-macros/docs/run_once.md")]
-mod run_once {}
+    #[doc = include_str!("../../lock-macros/docs/run_once.md")]
+    mod run_once {}
 
-#[cfg(doctest)]
-#[doc = include_str!("../../lock-macros/docs/key.md")]
-mod key {}
+    #[doc = include_str!("../../lock-macros/docs/key.md")]
+    mod key {}
+}
 
 /// Returns the key prefix that `docs/migrating.md` gives for a library: the second column of its row begins with it, in quotes.
 pub fn key_prefix_in_docs(library: &str) -> &'static str {

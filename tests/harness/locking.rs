@@ -125,11 +125,11 @@ pub fn unavailable(error: &LockError, says: &str) {
     }
 }
 
-/// Returns the guard of a task that waits for its lock, and panics if it does not get it.
+/// Returns the guard that a waiting task gets, or another value that it returns, and panics if it gets none.
 #[track_caller]
-pub fn granted(
-    waiting: JoinHandle<Result<LockGuard, LockError>>,
-) -> impl Future<Output = LockGuard> + Send {
+pub fn granted<T: Send>(
+    waiting: JoinHandle<Result<T, LockError>>,
+) -> impl Future<Output = T> + Send {
     let caller = Location::caller();
     async move {
         let waited = timeout(HANG, waiting).await;

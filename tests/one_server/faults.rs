@@ -11,8 +11,8 @@ use std::{
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, Reply, Request, Scope, assert_fails, connect, eventually, nothing_is_left,
-    options, patient, reason_of_loss,
+    ReleaseHeld as _, Reply, Request, Scope, assert_fails, connect, eventually, granted,
+    nothing_is_left, options, patient, reason_of_loss,
 };
 use tokio::time::timeout;
 
@@ -545,11 +545,7 @@ async fn a_waiter_never_gets_a_lease_of_another_ttl() {
         });
         tokio::task::yield_now().await;
         dropped.abort();
-        let guard = timeout(HANG, waiting)
-            .await
-            .expect("no hang")
-            .expect("no panic")
-            .expect("its turn");
+        let guard = granted(waiting).await;
         proxy.heal();
         let pttl = server.pttl("lock:k").expect("held");
         assert!(
@@ -697,8 +693,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
         assert!(!busy.is_finished(), "{user} {parameters}: two holders");
         held.lease().verify().await.expect("held all the time");
         held.release_held().await;
-        let guard = timeout(HANG, busy).await.expect("no hang");
-        guard.expect("no panic").expect("free").release_held().await;
+        granted(busy).await.release_held().await;
         eventually(HANG, "another connection is used", async || {
             let guard = locks.acquire("k", patient()).await.expect("free");
             // Until a request times out, the shift is not known, and each reply arrives too late.

@@ -62,9 +62,7 @@ impl RedisServer {
 
     /// Returns the remaining time to live of a key that exists and expires.
     pub fn pttl(&self, key: &str) -> Option<Duration> {
-        let ms: i64 = redis::from_redis_value(self.cli(&["PTTL", key])).expect("an integer");
-        // Negative: no such key, or no expiry.
-        u64::try_from(ms).ok().map(Duration::from_millis)
+        self.millis("PTTL", key)
     }
 
     /// Returns the entries of a lock's queue, the next one first.
@@ -76,9 +74,13 @@ impl RedisServer {
     ///
     /// For Redis 7.0 or later.
     pub fn expires_at(&self, key: &str) -> Option<Duration> {
-        let ms: i64 = redis::from_redis_value(self.cli(&["PEXPIRETIME", key])).expect("an integer");
+        self.millis("PEXPIRETIME", key)
+    }
+
+    fn millis(&self, command: &str, key: &str) -> Option<Duration> {
+        let millis: i64 = redis::from_redis_value(self.cli(&[command, key])).expect("an integer");
         // Negative: no such key, or no expiry.
-        u64::try_from(ms).ok().map(Duration::from_millis)
+        u64::try_from(millis).ok().map(Duration::from_millis)
     }
 
     /// Returns how often a command was called since the server started.
