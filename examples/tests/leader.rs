@@ -343,7 +343,7 @@ fn a_leader_without_a_network_ends_its_term_before_another_can_begin() {
     election.redis.cli(&["PEXPIRE", LOCK, "1"]);
     election.leads(LABELS[1]);
     proxy.reset();
-    proxy.pass();
+    proxy.heal();
     says(&mut first, &["does not lead"]);
     eventually_blocking(HANG, "it waits again", || {
         election

@@ -108,7 +108,7 @@ impl Site {
 
     async fn stream_of(&self, path: &str) -> HttpRequest {
         let mut request = self.send(path).await;
-        let piece = request.begins_with("first\r\n").await;
+        let piece = request.read_until("first\r\n").await;
         piece.expect("a piece");
         assert!(self.app.is_held("order:7").await, "{path}");
         request
@@ -215,7 +215,7 @@ async fn a_client_that_resets_the_connection_releases_the_lock_at_once(site: &Si
 async fn a_lock_is_held_until_the_stream_has_ended(site: &Site) {
     let mut request = site.stream().await;
     site.app.finish.notify_one();
-    let rest = request.begins_with(&format!("last\r\n{END}")).await;
+    let rest = request.read_until(&format!("last\r\n{END}")).await;
     rest.expect("another piece, and the end");
     drop(site.app.hold("order:7").await);
 }

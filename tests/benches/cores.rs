@@ -4,14 +4,14 @@
 //! there, which would favour one contender over the others. In production, the server is on another machine.
 
 use std::{
-    fmt,
+    fmt, slice,
     sync::{Mutex, OnceLock},
 };
 
-use lock_tests::{Kind, RedisServer};
+use lock_tests::{Kind, RedisServer, stall::own_cores};
 use rustix::{
     process::Pid,
-    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+    thread::{CpuSet, sched_setaffinity},
 };
 
 /// The cores on which the server and everything else run.
@@ -63,30 +63,27 @@ pub(crate) fn put_with_servers(process: u32) {
     sched_setaffinity(Some(pid), &servers).expect("a subset of the allowed cores");
 }
 
-/// Returns the cores of this process and of servers.
-pub(crate) fn all_cores() -> Vec<usize> {
-    numbers(&all()).collect()
+/// Returns the cores that this process was started with.
+pub(crate) fn all_cores() -> &'static [usize] {
+    static ALL: OnceLock<Vec<usize>> = OnceLock::new();
+    ALL.get_or_init(own_cores)
 }
 
 /// Returns the cores of servers, and those of everything else.
 fn cores(placement: Placement) -> (CpuSet, CpuSet) {
-    let all = all();
-    if placement == Placement::Free || all.count() < 2 {
-        return (all, all);
+    let all = all_cores();
+    match (placement, all.split_first()) {
+        (Placement::Pinned, Some((first, others))) if !others.is_empty() => {
+            (set_of(slice::from_ref(first)), set_of(others))
+        }
+        _ => (set_of(all), set_of(all)),
     }
-    let first = numbers(&all).next().expect("this process runs on a core");
-    let (mut servers, mut others) = (CpuSet::new(), all);
-    servers.set(first);
-    others.unset(first);
-    (servers, others)
 }
 
-/// Returns the cores that this process was started with.
-fn all() -> CpuSet {
-    static ALL: OnceLock<CpuSet> = OnceLock::new();
-    *ALL.get_or_init(|| sched_getaffinity(None).expect("a Linux system"))
-}
-
-fn numbers(cores: &CpuSet) -> impl Iterator<Item = usize> {
-    (0..CpuSet::MAX_CPU).filter(|core| cores.is_set(*core))
+fn set_of(cores: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for &core in cores {
+        set.set(core);
+    }
+    set
 }

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use lock_tests::hold_many;
+use lock_tests::stall::hold_many;
 use tokio::runtime::Runtime;
 
 use crate::{

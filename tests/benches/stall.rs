@@ -1,6 +1,6 @@
 //! A hundred thousand leases of one process, a server that is stopped, and a connection that is cut.
 
-use lock_tests::{hold_through_a_stall, lost_by_a_stall};
+use lock_tests::stall::{hold_through_a_stall, lost_by_a_stall};
 
 use crate::{
     cores::{all_cores, start_server},
@@ -12,7 +12,7 @@ use crate::{
 pub(crate) fn run() {
     let server = start_server();
     let holder = worker::start("stall", &server.url(), &[]);
-    let lost = lost_by_a_stall(holder, &server, all_cores());
+    let lost = lost_by_a_stall(holder, &server, all_cores().iter().copied());
     report::title(
         "stall, 100,000 leases with a ttl of 10 s: the server is stopped for 3 s, then the connection is cut, every core is busy",
     );

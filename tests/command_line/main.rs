@@ -8,8 +8,8 @@ use std::{
 
 use lock_core::{LockManager, LockOptions, OnceOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Kind, Process, RealProxy, RedisServer, Refuses, ReleaseHeld as _,
-    SECOND, StandIn, connect, eventually, options, texts::compare,
+    AcquireFree as _, HANG, Kind, Process, Quirk, RedisServer, ReleaseHeld as _, SECOND, StandIn,
+    ThirdParty, connect, error_texts::compare, eventually, options,
 };
 use rustix::process::{Pid, test_kill_process};
 use serde_json::Value;
@@ -561,8 +561,8 @@ fn marked(url: &str, server: &RedisServer, mark: &str) -> (i32, Vec<String>) {
 #[test]
 fn the_doctor_has_one_finding_for_a_server_that_is_refused() {
     let server = RedisServer::start();
-    let shards = StandIn::start(server.port(), Refuses::OtherSlots);
-    let active = StandIn::start(server.port(), Refuses::Nothing);
+    let shards = StandIn::start(server.port(), Quirk::OtherSlots);
+    let active = StandIn::start(server.port(), Quirk::ActiveReplica);
     let refused = (1, vec!["locks".to_owned()]);
     assert_eq!(marked(&shards.url(), &server, "FAIL"), refused);
     assert_eq!(marked(&active.url(), &server, "FAIL"), refused);
@@ -577,8 +577,8 @@ fn the_doctor_has_one_finding_for_a_server_that_is_refused() {
 fn the_doctor_warns_about_what_a_proxy_hides() {
     let server = RedisServer::start();
     let servers = [RedisServer::start(), RedisServer::start()];
-    let twemproxy = RealProxy::twemproxy(&servers);
-    let envoy = StandIn::start(server.port(), Refuses::LikeEnvoy { password: None });
+    let twemproxy = ThirdParty::twemproxy(&servers);
+    let envoy = StandIn::start(server.port(), Quirk::Envoy { password: None });
     for url in [twemproxy.url(), envoy.url()] {
         let hidden = ["server", "waiters", "proxy"].map(str::to_owned);
         assert_eq!(marked(&url, &server, "WARN"), (0, hidden.to_vec()));

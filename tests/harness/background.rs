@@ -1,6 +1,11 @@
-//! A separate runtime for tasks that must continue while the test's runtime is stalled, paused or gone.
+//! A separate runtime for servers and proxies that must continue while the test's runtime is stalled, paused or gone.
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::{Builder, Runtime},
+};
+
+use crate::port::listen;
 
 /// One thread with a tokio runtime; its tasks end when it is dropped.
 #[derive(Debug)]
@@ -10,21 +15,30 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn start(name: &str) -> Self {
+    /// Serves each connection to a free port in a task of its own. Returns the port, too.
+    pub(crate) fn serve<T>(
+        name: &str,
+        serve: impl Fn(TcpStream) -> T + Send + 'static,
+    ) -> (Self, u16)
+    where
+        T: Future<Output = ()> + Send + 'static,
+    {
+        let (listener, port) = listen();
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name(name)
             .enable_all()
             .build()
             .expect("one more thread");
-        Self {
-            runtime: Some(runtime),
-        }
-    }
-
-    pub(crate) fn handle(&self) -> &Handle {
-        let runtime = self.runtime.as_ref().expect("taken only by drop");
-        runtime.handle()
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).expect("a runtime with I/O");
+            loop {
+                let (client, _) = listener.accept().await.expect("a listening socket");
+                tokio::spawn(serve(client));
+            }
+        });
+        let runtime = Some(runtime);
+        (Self { runtime }, port)
     }
 }
 

@@ -23,15 +23,6 @@ pub struct KeyAndCertificate {
     pub key: String,
 }
 
-/// The flaw of a server's certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// The certificate is for another host.
-    WrongName,
-    /// The certificate expired years ago.
-    Expired,
-}
-
 impl Certificates {
     /// Makes an authority, and a server's certificate for `localhost` and 127.0.0.1.
     pub fn new() -> Self {
@@ -45,11 +36,8 @@ impl Certificates {
         Self { authority, server }
     }
 
-    /// Makes an authority, and a server's certificate that has a flaw.
-    pub fn with_a_flaw(flaw: Flaw) -> Self {
-        if flaw == Flaw::WrongName {
-            return Self::for_hosts(&["elsewhere.internal"]);
-        }
+    /// Makes an authority, and a server's certificate that expired years ago.
+    pub fn expired() -> Self {
         let authority = new_authority();
         let mut parameters = server_parameters(&["localhost", "127.0.0.1"]);
         parameters.not_before = date_time_ymd(2020, 1, 1);

@@ -4,6 +4,7 @@ use std::{
     env,
     ffi::OsStr,
     io,
+    path::Path,
     process::{Child, Command, ExitStatus},
     sync::{OnceLock, mpsc},
     thread,
@@ -38,8 +39,8 @@ impl ChildProcess {
     pub(crate) fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("a process id fits");
         let pid = Pid::from_raw(id).expect("a process id is not zero");
-        // The kernel keeps the id for the child until a wait collects it, and only `ended` and `kill` wait.
-        kill_process(pid, signal).expect("a signal to a child that ended already");
+        // No test signals a child that it has seen end: after that wait, the kernel may give the id to another process.
+        kill_process(pid, signal).expect("the id is ours until the child is waited for");
     }
 
     /// Returns the exit status, if it has ended.
@@ -65,19 +66,20 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Returns a command for `program`, which must be installed. The process that it starts dies with this one.
+/// Returns a command for `program`, which must be installed, by this package if it is not ours. The process that it starts dies
+/// with this one.
 ///
 /// `setpriv` sets the death signal. `env` lets ctrl-c end the program even if this process was started
 /// with ctrl-c ignored (in a shell's background). Each is replaced by the next program (`exec`), so the
 /// process id stays the same, and no unsafe code is needed here.
-pub(crate) fn command(program: &str, package: &str) -> Command {
+pub(crate) fn command(program: &str, package: Option<&str>) -> Command {
     require(program, package);
     command_with(&[], program)
 }
 
 /// Returns a [`command`] with further options of `setpriv`, for example for the user that runs the program.
 pub(crate) fn command_with(options: &[&str], program: impl AsRef<OsStr>) -> Command {
-    require("setpriv", "util-linux");
+    require("setpriv", Some("util-linux"));
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL"])
@@ -87,16 +89,28 @@ pub(crate) fn command_with(options: &[&str], program: impl AsRef<OsStr>) -> Comm
     command
 }
 
-fn require(program: &str, package: &str) {
+fn require(program: &str, package: Option<&str>) {
     let search = env::var_os("PATH").unwrap_or_default();
+    let is_installed = env::split_paths(&search).any(|folder| folder.join(program).is_file());
+    let or = package.map_or(String::new(), |package| {
+        format!(", or install the package {package}")
+    });
     assert!(
-        is_installed(program, &search),
-        "`{program}` is not installed: run tests/run, or install the package {package}"
+        is_installed,
+        "`{program}` is not installed: run tests/run{or}"
     );
 }
 
-fn is_installed(program: &str, search: &OsStr) -> bool {
-    env::split_paths(search).any(|folder| folder.join(program).is_file())
+/// Returns the path of a program or a library that `tests/run --all` fetches, below `.tools`. `what` is its name for people.
+#[track_caller]
+pub fn fetched(path: &str, what: &str) -> String {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools");
+    let path = tools.join(path);
+    assert!(
+        path.exists(),
+        "{what} is missing: run `tests/run --all`, which fetches it"
+    );
+    path.to_str().expect("a path that is text").to_owned()
 }
 
 struct Order {
@@ -104,8 +118,8 @@ struct Order {
     reply: mpsc::SyncSender<io::Result<Child>>,
 }
 
-/// Returns the queue of the thread that starts all children, and never ends. The kernel ties a child to the *thread* that started
-/// it, and the test runner ends a thread with each test.
+/// Returns the queue of the one thread that starts all children. It never ends, because the kernel's death signal follows the
+/// *thread* that started a child, and the test runner ends a thread with each test.
 fn spawner() -> &'static mpsc::Sender<Order> {
     static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     SPAWNER.get_or_init(|| {

@@ -15,7 +15,7 @@ use crate::{
     sentinels::Sentinels,
     server::RedisServer,
     slot::{slot_of, tag_of_slot},
-    stand_in::{Refuses, StandIn},
+    stand_in::{Quirk, StandIn},
 };
 
 /// A server, sentinels with the servers that they watch, a cluster, or the table inside this process. All of it is stopped when
@@ -87,11 +87,12 @@ impl Deployment {
         Self {
             waiting: Waiting::Polling,
             runs_scripts: false,
-            ..Self::for_user(server, "plain", "word")
+            url: Some(server.url_without_scripts()),
+            ..Self::from(server)
         }
     }
 
-    /// Starts a single server that runs scripts only by their text, because its provider removed `EVALSHA`.
+    /// Starts a single server whose provider removed `EVALSHA`. It could run scripts by their text, but lock-core then uses none.
     pub fn without_evalsha() -> Self {
         let server = RedisServer::builder().without_command("EVALSHA");
         Self {
@@ -117,7 +118,7 @@ impl Deployment {
     /// Starts an endpoint that refuses requests with keys of different slots, as one in front of several shards does.
     pub fn sharded() -> Self {
         let server = RedisServer::start();
-        let endpoint = StandIn::start(server.port(), Refuses::OtherSlots);
+        let endpoint = StandIn::start(server.port(), Quirk::OtherSlots);
         Self {
             url: Some(format!("{}?sharded=true", endpoint.url())),
             _endpoint: Some(endpoint),
@@ -128,7 +129,7 @@ impl Deployment {
     /// Starts a server that refuses keys that a script uses without declaring them.
     pub fn of_declared_keys() -> Self {
         let server = RedisServer::start();
-        let endpoint = StandIn::start(server.port(), Refuses::UndeclaredKeys);
+        let endpoint = StandIn::start(server.port(), Quirk::UndeclaredKeys);
         Self {
             url: Some(endpoint.url()),
             _endpoint: Some(endpoint),
@@ -253,7 +254,7 @@ impl Deployment {
         Self { waiting, ..self }
     }
 
-    /// Returns whether clients may run scripts.
+    /// Returns whether lock-core runs scripts here.
     pub fn runs_scripts(&self) -> bool {
         self.runs_scripts
     }
@@ -364,7 +365,7 @@ impl Deployment {
         match &self.servers {
             Servers::Single(server) => server,
             Servers::Sentinels(sentinels) => sentinels.primary(),
-            Servers::Cluster(cluster) => cluster.node_of(key),
+            Servers::Cluster(cluster) => cluster.master_of(key),
             Servers::Memory(_) => no_server(),
         }
     }

@@ -15,7 +15,7 @@ impl Forks {
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
         Self {
-            preload: Preload::compile("fork/fork.c"),
+            preload: Preload::compile("fork.c"),
         }
     }
 

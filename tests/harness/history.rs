@@ -3,7 +3,7 @@
 //! All processes append to one file, with one line per event and one write per line. So the lines of a killed process are kept,
 //! and lines are never interleaved.
 //!
-//! [`Running`] judges events as they arrive. [`History`] applies the same checks to a whole file.
+//! [`Checker`] judges events as they arrive. [`History`] applies the same checks to a whole file.
 
 use std::{
     fmt,
@@ -16,16 +16,16 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::mode::Mode;
+use crate::locking::Mode;
 
-mod running;
+mod checker;
+mod checks;
 mod tail;
-mod whole;
 
 pub use self::{
-    running::{Demands, Invariant, Running, Tally},
+    checker::{Checker, Invariant, Requirements, Tally},
+    checks::Hold,
     tail::Tail,
-    whole::Hold,
 };
 
 /// A point in time in nanoseconds, on the clock that all processes of the machine share.
@@ -83,7 +83,7 @@ pub struct Window {
 
 impl Window {
     /// Returns whether it overlaps with the time from `from` to `to`.
-    pub fn touches(&self, from: Moment, to: Moment) -> bool {
+    pub(crate) fn touches(&self, from: Moment, to: Moment) -> bool {
         from <= self.to && self.from <= to
     }
 }
@@ -329,6 +329,14 @@ impl History {
             .filter(|event| event.process == process && event.at > after)
             .filter(|event| matches!(event.step, Step::Acquired { .. }))
             .count()
+    }
+
+    /// Asserts that no two holders overlap, and that fencing tokens grow.
+    #[track_caller]
+    pub fn assert_in_order(&self) {
+        let (overlaps, regressions) = (self.overlaps(&[]), self.regressions(&[]));
+        assert!(overlaps.is_empty(), "{overlaps:#?}");
+        assert!(regressions.is_empty(), "{regressions:#?}");
     }
 
     fn extend(&mut self, events: impl IntoIterator<Item = Event>) {

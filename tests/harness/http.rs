@@ -59,7 +59,8 @@ impl HttpRequest {
         Ok(Self { stream })
     }
 
-    /// Resets the connection (RST): the server sees a broken connection, not the end of the request's stream (FIN).
+    /// Resets the connection (RST): the server sees a broken connection, not the end of the request's stream (FIN). A drop also
+    /// does if bytes have arrived that were not read.
     ///
     /// # Errors
     ///
@@ -68,13 +69,12 @@ impl HttpRequest {
         self.stream.set_zero_linger()
     }
 
-    /// Waits until a text of the response has arrived, and leaves the rest unread. A socket that is closed with unread bytes
-    /// resets the connection.
+    /// Reads until this text has arrived, and leaves the rest unread.
     ///
     /// # Errors
     ///
     /// An error of the connection, or its end before the text.
-    pub async fn begins_with(&mut self, text: &str) -> io::Result<()> {
+    pub async fn read_until(&mut self, text: &str) -> io::Result<()> {
         let mut read = Vec::new();
         while !String::from_utf8_lossy(&read).contains(text) {
             read.push(self.stream.read_u8().await?);
@@ -82,7 +82,7 @@ impl HttpRequest {
         Ok(())
     }
 
-    /// Returns the rest that arrives before the connection ends, by a close or a reset.
+    /// Returns the [`bytes`](Self::bytes) as text.
     pub async fn rest(self) -> String {
         String::from_utf8_lossy(&self.bytes().await).into_owned()
     }

@@ -3,8 +3,8 @@
 //! | need | use |
 //! | --- | --- |
 //! | a server | [`RedisServer`], of each [`Kind`]; several are [`Sentinels`] or a [`Cluster`] |
-//! | a claim on servers of any number and kind | [`Deployment`], and `the_suite_on!` in `topologies/servers.rs` |
-//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`RealProxy`] is `HAProxy` or twemproxy |
+//! | a claim on servers of any number and kind | [`Deployment`], and `the_suite_on!` in `topologies/servers.rs`; for one server, [`on_every_kind!`] |
+//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`ThirdParty`] is `HAProxy`, twemproxy or fakeredis |
 //! | a server that cannot be installed | [`StandIn`], a real one that refuses more; the replies of [`FakeServer`] come from a closure |
 //! | another process | [`Process`], by lines and signals; [`Holders`] lock all the time, and [`Forks`] may call `fork()` |
 //! | a history | [`mod@history`]: the events that processes write, and the checkers that find two holders or a token that does not grow |
@@ -12,6 +12,10 @@
 //! | a lock that must be free, held or refused | [`connect`], [`AcquireFree`], [`ReleaseHeld`], [`invalid`], [`unavailable`], [`assert_fails!`] |
 //! | a condition instead of a sleep | [`fn@eventually`] and [`eventually!`] |
 //! | a record | [`Log`] of a process, [`Monitor`] of the commands that a server executes |
+//!
+//! Besides, there are [`options`] and [`patient`] for an acquire in a [`Mode`], and [`HANG`], after which a test gives up;
+//! [`Certificates`], an [`HttpRequest`], [`Random`] numbers of a seed, the [`scripts`] of lock-core, tables of [`error_texts`], and the
+//! [`mod@stall`] of 100,000 leases.
 //!
 //! ```no_run
 //! use lock_tests::{Proxy, RedisServer};
@@ -35,19 +39,17 @@
 mod background;
 mod certificates;
 mod child;
-mod clock;
 mod cluster;
 mod deployment;
-mod drop_flag;
-mod fake;
+mod documents;
+pub mod error_texts;
+mod fake_server;
 mod fork;
 pub mod history;
 mod holders;
 mod http;
 mod locking;
 mod log;
-mod migrating;
-mod mode;
 mod monitor;
 mod port;
 mod postgres;
@@ -55,134 +57,41 @@ mod preload;
 mod process;
 mod proxy;
 mod random;
-mod real_proxy;
 mod resp;
 pub mod scripts;
 mod sentinels;
 mod server;
+mod shifted_clock;
 mod slot;
-mod stall;
+pub mod stall;
 mod stand_in;
-pub mod texts;
-mod tools;
+mod third_party;
 mod wait;
 
-pub use certificates::{Certificates, Flaw, KeyAndCertificate};
-pub use clock::ShiftedClock;
+pub use certificates::{Certificates, KeyAndCertificate};
+pub use child::fetched;
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
-pub use drop_flag::{DropFlag, Dropped};
-pub use fake::{FakeServer, Reply};
+pub use documents::key_prefix_in_docs;
+pub use fake_server::{FakeServer, Reply};
 pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
 pub use locking::{
-    AcquireFree, ReleaseHeld, connect, invalid, options, patient, reason_of_loss, run_in_a_row,
-    unavailable,
+    AcquireFree, Mode, ReleaseHeld, connect, granted, invalid, nothing_is_left, options, patient,
+    reason_of_loss, run_in_a_row, unavailable,
 };
 pub use log::Log;
-pub use migrating::documented_prefix;
-pub use mode::Mode;
 pub use monitor::{Monitor, ServerHold};
 pub use postgres::PostgresServer;
 pub use process::Process;
-pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
+pub use proxy::{AfterLoss, Direction, Frames, Proxy, Request, Scope};
 pub use random::Random;
-pub use real_proxy::RealProxy;
 pub use resp::{frames, take_request};
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
-pub use slot::{SLOTS, slot_of, tag_of_slot};
-pub use stall::{hold_many, hold_through_a_stall, lost_by_a_stall, own_cores};
-pub use stand_in::{Refuses, StandIn};
-pub use tools::tool;
+pub use shifted_clock::ShiftedClock;
+pub use slot::{slot_of, tag_of_slot};
+pub use stand_in::{Quirk, StandIn};
+pub use third_party::ThirdParty;
 pub use wait::{HANG, SECOND, eventually, eventually_blocking};
-
-/// Makes a test of each function on each kind of server, which `start` starts. Only `tests/run --all` runs those on fetched servers.
-///
-/// The file that uses this macro defines both: `fn start(kind: Kind) -> RedisServer` and
-/// `async fn claim(server: &RedisServer)`.
-#[macro_export]
-macro_rules! on_every_kind {
-    ($start:ident: $($claim:ident)*) => {
-        $crate::on_every_kind! { @kind [] distribution Distribution $start: $($claim)* }
-        $crate::on_every_kind! { @fetched redis_6_2 Redis62 $start: $($claim)* }
-        $crate::on_every_kind! { @fetched redis_8_6 Redis86 $start: $($claim)* }
-        $crate::on_every_kind! { @fetched valkey_9 Valkey9 $start: $($claim)* }
-    };
-    (@fetched $($kind_and_claims:tt)*) => {
-        $crate::on_every_kind! { @kind [#[ignore = "fetched by `tests/run --all`"]] $($kind_and_claims)* }
-    };
-    (@kind $attributes:tt $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
-        mod $module {
-            $($crate::on_every_kind! { @test $attributes $kind $start $claim })*
-        }
-    };
-    (@test [$($attribute:tt)*] $kind:ident $start:ident $claim:ident) => {
-        #[tokio::test]
-        $($attribute)*
-        async fn $claim() {
-            super::$claim(&super::$start($crate::Kind::$kind)).await;
-        }
-    };
-}
-
-/// The examples of the README, compiled and run as they are printed.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-#[derive(Debug)]
-pub struct Readme;
-
-/// The examples of the page on reliability.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/reliability.md")]
-#[derive(Debug)]
-pub struct Reliability;
-
-/// The examples of the page on web frameworks.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/web.md")]
-#[derive(Debug)]
-pub struct Web;
-
-/// The examples of the page for operators.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/operations.md")]
-#[derive(Debug)]
-pub struct Operations;
-
-/// The examples of the page on migration from another lock.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/migrating.md")]
-#[derive(Debug)]
-pub struct Migrating;
-
-/// The recipes.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/recipes.md")]
-#[derive(Debug)]
-pub struct Recipes;
-
-/// The examples of the page on leader election.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/leader.md")]
-#[derive(Debug)]
-pub struct Leader;
-
-/// The examples of the attribute `distributed_lock`.
-#[cfg(doctest)]
-#[doc = include_str!("../../lock-macros/docs/distributed_lock.md")]
-#[derive(Debug)]
-pub struct DistributedLock;
-
-/// The examples of the attribute `run_once`.
-#[cfg(doctest)]
-#[doc = include_str!("../../lock-macros/docs/run_once.md")]
-#[derive(Debug)]
-pub struct RunOnce;
-
-/// The examples of the macro `key!`.
-#[cfg(doctest)]
-#[doc = include_str!("../../lock-macros/docs/key.md")]
-#[derive(Debug)]
-pub struct Key;

@@ -1,10 +1,14 @@
-//! Calls whose results a test knows in advance: any other result fails the test.
+//! Calls whose results a test knows in advance, so that any other result fails the test; and their options.
 
 use std::{fmt::Debug, panic::Location};
 
 use lock_core::{IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use tokio::{task::JoinHandle, time::timeout};
 
-use crate::wait::{HANG, SECOND};
+use crate::{
+    server::RedisServer,
+    wait::{HANG, SECOND, eventually},
+};
 
 /// Connects to servers that are running.
 #[track_caller]
@@ -24,6 +28,28 @@ pub fn options() -> LockOptions {
 /// Returns [`options`] with a wait that no test exhausts.
 pub fn patient() -> LockOptions {
     options().wait(HANG)
+}
+
+/// The mode in which a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// For one holder at a time.
+    Exclusive,
+    /// For several holders that share it.
+    Shared,
+    /// For one holder of each of this many permits.
+    Permits(u16),
+}
+
+impl Mode {
+    /// Sets this mode in options that have the default, which is exclusive.
+    pub fn of(self, options: LockOptions) -> LockOptions {
+        match self {
+            Self::Exclusive => options,
+            Self::Shared => options.shared(),
+            Self::Permits(permits) => options.permits(permits.into()),
+        }
+    }
 }
 
 /// Acquires locks that are free now or soon.
@@ -97,6 +123,28 @@ pub fn unavailable(error: &LockError, says: &str) {
         }
         other => panic!("not `Unavailable`: {other:?}"),
     }
+}
+
+/// Returns the guard that a waiting task gets, or another value that it returns, and panics if it gets none.
+#[track_caller]
+pub fn granted<T: Send>(
+    waiting: JoinHandle<Result<T, LockError>>,
+) -> impl Future<Output = T> + Send {
+    let caller = Location::caller();
+    async move {
+        let waited = timeout(HANG, waiting).await;
+        let waited = waited.unwrap_or_else(|_| panic!("no grant arrives ({caller})"));
+        let acquired = waited.unwrap_or_else(|error| panic!("the task ended ({caller}): {error}"));
+        acquired.unwrap_or_else(|error| panic!("not granted ({caller}): {error:?}"))
+    }
+}
+
+/// Waits until the server has no lock.
+#[track_caller]
+pub fn nothing_is_left(server: &RedisServer) -> impl Future<Output = ()> {
+    eventually(HANG, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
 }
 
 /// Returns why a lease was lost, and panics if the result is anything but that loss.

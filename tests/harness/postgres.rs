@@ -1,4 +1,5 @@
-//! A PostgreSQL server, for the example that stores accounts in one.
+//! A PostgreSQL server, for the example that stores accounts in one. It is here, and not beside the only test that uses it, because
+//! it needs child processes that end with the test, and ports that no other test process claims.
 
 use std::{
     fs::{self, File},

@@ -46,7 +46,7 @@ impl Process {
         variables: &[(&str, &str)],
         stderr: Stdio,
     ) -> Self {
-        let mut command = child::command(program, "that has it");
+        let mut command = child::command(program, None);
         command
             .args(arguments)
             .envs(variables.iter().copied())
@@ -63,7 +63,7 @@ impl Process {
 
     /// Waits for the next line that it prints, and returns it without its end.
     pub fn line(&mut self) -> String {
-        let _bound = self.bound();
+        let _watchdog = self.watchdog();
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("a pipe");
         assert!(!line.is_empty(), "the process ended without another line");
@@ -109,7 +109,7 @@ impl Process {
 
     /// Waits until it ends by itself, with success. Returns the output after the lines that were read.
     pub fn join(mut self) -> String {
-        let _bound = self.bound();
+        let _watchdog = self.watchdog();
         let mut output = String::new();
         self.stdout.read_to_string(&mut output).expect("text");
         let status = self.child.get_mut().wait().expect("the child is ours");
@@ -117,18 +117,18 @@ impl Process {
         output
     }
 
-    /// Kills the process after the longest wait, unless the returned value is dropped earlier.
-    fn bound(&self) -> Sender<Infallible> {
+    /// Kills the process after [`MOST`], unless the returned value is dropped before.
+    fn watchdog(&self) -> Sender<Infallible> {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("a process id");
-        let (bound, dropped) = mpsc::channel();
+        let (watchdog, dropped) = mpsc::channel();
         thread::spawn(move || {
             if let Err(RecvTimeoutError::Timeout) = dropped.recv_timeout(MOST) {
                 // Nobody has waited for the child, so the id is still its own.
                 kill_process(pid, Signal::KILL).ok();
             }
         });
-        bound
+        watchdog
     }
 }
 

@@ -6,7 +6,6 @@ mod faults;
 mod tests;
 
 use std::{
-    net::TcpListener,
     sync::{
         Arc,
         atomic::{AtomicU16, Ordering},
@@ -16,20 +15,20 @@ use std::{
 
 use tokio::net::TcpStream;
 
-pub use self::faults::{After, Direction, Scope, Which};
+pub use self::faults::{AfterLoss, Direction, Frames, Scope};
 use self::{
     connection::Connection,
     faults::{Faults, Verdict},
 };
-use crate::{background::Background, port::listen};
+use crate::{background::Background, scripts::PROBED, server::RedisServer};
 
 /// A TCP proxy in front of a server, on a port of its own.
 ///
 /// It passes everything on, even encrypted traffic, until a method injects a fault. It runs on a thread of its own, so a test that
-/// stalls its runtime does not stall the network. Faults add up until [`pass`] heals them, and each takes effect before its method
+/// stalls its runtime does not stall the network. Faults add up until [`heal`] heals them, and each takes effect before its method
 /// returns.
 ///
-/// [`pass`]: Proxy::pass
+/// [`heal`]: Proxy::heal
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -50,14 +49,11 @@ pub struct Request {
     pub words: Vec<Vec<u8>>,
 }
 
-/// The key of the script by which a new connection tries whether it may run scripts.
-const PROBED: &[u8] = b"__lock_core__:check";
-
 impl Request {
     /// Returns the command's name in upper case. The script that a new connection tries is `PROBE`, so that faults of a lock's
     /// scripts do not prevent connections.
     pub fn command(&self) -> String {
-        if self.words.get(3).is_some_and(|key| key == PROBED) {
+        if self.words.get(3).map(Vec::as_slice) == Some(PROBED.as_bytes()) {
             return "PROBE".to_owned();
         }
         let name = self.words.first().map_or(&b""[..], Vec::as_slice);
@@ -76,15 +72,13 @@ impl Request {
 impl Proxy {
     /// Starts a proxy in front of the server on this port of 127.0.0.1.
     pub fn start(server_port: u16) -> Self {
-        let (listener, port) = listen();
-        let background = Background::start("proxy");
         let faults = Arc::<Faults>::default();
         let server_port = Arc::new(AtomicU16::new(server_port));
-        background.handle().spawn(accept(
-            listener,
-            Arc::clone(&server_port),
-            Arc::clone(&faults),
-        ));
+        let (shared_faults, shared_port) = (Arc::clone(&faults), Arc::clone(&server_port));
+        let (background, port) = Background::serve("proxy", move |client| {
+            let connection = Connection::new(&shared_faults);
+            serve(client, shared_port.load(Ordering::SeqCst), connection)
+        });
         Self {
             port,
             server_port,
@@ -93,18 +87,18 @@ impl Proxy {
         }
     }
 
-    /// Leads new connections to another server, as after a fail-over. Existing connections keep their server.
-    pub fn lead_to(&self, server_port: u16) {
+    /// Redirects new connections to another server, as after a fail-over. Existing connections keep their server.
+    pub fn redirect_to(&self, server_port: u16) {
         self.server_port.store(server_port, Ordering::SeqCst);
     }
 
     /// Heals every fault. Frames that a black hole held back are passed on, and delayed frames in flight keep their delay. A
     /// connection that lost a frame is reset, since its replies no longer match.
-    pub fn pass(&self) {
+    pub fn heal(&self) {
         self.faults.heal();
     }
 
-    /// Holds back each frame in this direction for this time. Frames after it do not wait for it.
+    /// Delays each frame in this direction by this time. Frames keep their order, and their delays overlap.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.faults.set_delay(direction, delay);
     }
@@ -112,20 +106,20 @@ impl Proxy {
     /// Loses frames in this direction. Replaces an earlier `lose` or [`cut`](Self::cut) for the same direction.
     ///
     /// ```no_run
-    /// # use lock_tests::{After, Direction, Proxy, Which};
+    /// # use lock_tests::{AfterLoss, Direction, Proxy, Frames};
     /// # let proxy = Proxy::start(6379);
     /// // The server grants the lock, but the client never gets the reply:
-    /// proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    /// proxy.lose(Direction::Replies, Frames::of("EVALSHA"), AfterLoss::Silence);
     /// // The second request never arrives, and the client notices at once:
-    /// proxy.lose(Direction::Requests, Which::nth(2), After::Reset);
+    /// proxy.lose(Direction::Requests, Frames::nth(2), AfterLoss::Reset);
     /// ```
-    pub fn lose(&self, direction: Direction, which: Which, after: After) {
+    pub fn lose(&self, direction: Direction, which: Frames, after: AfterLoss) {
         self.faults.set_loss(direction, which, Verdict::Lose(after));
     }
 
     /// Cuts frames in this direction in half: only their first half arrives, followed by the end of that direction (FIN).
     /// Replaces an earlier [`lose`](Self::lose) or `cut` for the same direction.
-    pub fn cut(&self, direction: Direction, which: Which) {
+    pub fn cut(&self, direction: Direction, which: Frames) {
         self.faults.set_loss(direction, which, Verdict::Cut);
     }
 
@@ -186,19 +180,15 @@ impl Proxy {
         format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
     }
 
+    /// Like [`RedisServer::url_without_scripts`](crate::RedisServer::url_without_scripts).
+    pub fn url_without_scripts(&self) -> String {
+        let (user, password) = RedisServer::WITHOUT_SCRIPTS;
+        self.url_as(user, password)
+    }
+
     /// Returns the port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
-    }
-}
-
-async fn accept(listener: TcpListener, server_port: Arc<AtomicU16>, faults: Arc<Faults>) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a runtime with I/O");
-    loop {
-        let (client, _) = listener.accept().await.expect("a listening socket");
-        let connection = Connection::new(&faults);
-        let port = server_port.load(Ordering::SeqCst);
-        tokio::spawn(serve(client, port, connection));
     }
 }
 

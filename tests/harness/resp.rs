@@ -56,6 +56,15 @@ pub(crate) fn words(frame: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
     Ok(words)
 }
 
+/// Removes the first frame from the buffer, if it is complete. Bytes of another protocol are returned as they were read.
+pub(crate) fn take_frame(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let length = match frame_length(buffer) {
+        Ok(length) => length?,
+        Err(Malformed) => buffer.len(),
+    };
+    Some(buffer.drain(..length).collect())
+}
+
 /// Removes the first request from what a client sent, and returns its words; `None` while it is incomplete.
 ///
 /// # Panics

@@ -20,6 +20,9 @@ pub const PROPOSE: &str = texts::PROPOSE;
 /// `mark.lua` with the files that it needs.
 pub const MARK: &str = texts::MARK;
 
+/// The key of the script by which a new connection tries whether it may run scripts.
+pub const PROBED: &str = "__lock_core__:check";
+
 /// All scripts, with their names.
 pub const ALL: [(&str, &str); 10] = [
     ("acquire", ACQUIRE),

@@ -1,13 +1,13 @@
 //! A primary with replicas, and the sentinels that make one of them the primary when it dies.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use redis::Value;
 
 use crate::{
     certificates::Certificates,
     server::{AskClients, Kind, RedisServer, RedisServerBuilder},
-    wait::eventually_blocking,
+    wait::{HANG, eventually_blocking},
 };
 
 /// The name that the sentinels have for the servers that they watch.
@@ -18,9 +18,6 @@ const WATCHER: (&str, &str) = ("watcher", "watcher");
 
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
-
-/// Many times longer than any step here takes (2 s), to allow for a machine that is busy with a build.
-const SOON: Duration = Duration::from_secs(60);
 
 /// One primary, two replicas and three sentinels, two of which must agree; all are stopped when the value is dropped.
 ///
@@ -229,7 +226,7 @@ impl Sentinels {
 
     /// Waits until the sentinels agree that another server than `killed` is the primary, and until that server takes writes.
     pub fn failed_over(&self, killed: &RedisServer) {
-        eventually_blocking(SOON, "another server is the primary", || {
+        eventually_blocking(HANG, "another server is the primary", || {
             self.agreed()
                 .is_some_and(|primary| primary.port() != killed.port() && takes_writes(primary))
         });
@@ -237,7 +234,7 @@ impl Sentinels {
 
     /// Waits until nothing is missing: all sentinels that run agree on a primary and know its replicas, which have all its data.
     pub fn whole(&self) {
-        eventually_blocking(SOON, "a primary with all its replicas", || {
+        eventually_blocking(HANG, "a primary with all its replicas", || {
             self.agreed().is_some_and(|primary| {
                 takes_writes(primary)
                     && self.servers.iter().all(|server| {
@@ -251,7 +248,7 @@ impl Sentinels {
     ///
     /// The replicas are stopped and their connections to the primary closed: otherwise they would read the writes from the
     /// connections after the stop.
-    pub fn cut_replicas(&self) {
+    pub(crate) fn cut_replicas(&self) {
         for replica in self.replicas() {
             replica.stop();
         }
@@ -287,7 +284,7 @@ impl Sentinels {
         replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
         replica.cli(&["CONFIG", "SET", "replica-priority", "0"]);
         for sentinel in &self.watchers {
-            eventually_blocking(SOON, "no sentinel would promote that replica", || {
+            eventually_blocking(HANG, "no sentinel would promote that replica", || {
                 let known = sentinel.probe(&["SENTINEL", "REPLICAS", SERVICE]);
                 let known = known.map(redis::from_redis_value::<Vec<HashMap<String, String>>>);
                 let known = known.ok().and_then(Result::ok).unwrap_or_default();
@@ -322,7 +319,7 @@ impl Sentinels {
         })
     }
 
-    /// Resumes all running servers, after [`cut_replicas`](Self::cut_replicas).
+    /// Resumes all running servers, after the replicas were cut off.
     pub fn cont(&self) {
         for server in self.servers.iter().filter(|server| server.is_running()) {
             server.cont();
@@ -332,7 +329,7 @@ impl Sentinels {
     /// Waits until the sentinels agree on a server, and returns it.
     pub fn primary(&self) -> &RedisServer {
         let mut agreed = None;
-        eventually_blocking(SOON, "the sentinels agree", || {
+        eventually_blocking(HANG, "the sentinels agree", || {
             agreed = self.agreed();
             agreed.is_some()
         });
@@ -348,7 +345,7 @@ impl Sentinels {
     pub fn switch(&self) {
         let before = self.primary();
         // The command is refused while the last fail-over is too recent.
-        eventually_blocking(SOON, "a sentinel begins", || {
+        eventually_blocking(HANG, "a sentinel begins", || {
             let begun = self.watchers[0].probe(&["SENTINEL", "FAILOVER", SERVICE]);
             begun.is_ok() || self.named() != Some(before.port())
         });

@@ -1,11 +1,10 @@
 //! Real servers for tests: Redis, of several versions, and Valkey.
 
 use std::{
-    collections::HashMap,
     env,
     fs::{self, File},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -15,16 +14,16 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    certificates::Certificates,
-    child::{self, ChildProcess},
-    clock::ShiftedClock,
-    port::{free_port, free_port_and_bus},
-    tools::tool,
-    wait::eventually_blocking,
+    child::{self, ChildProcess, fetched},
+    shifted_clock::ShiftedClock,
+    wait::{HANG, eventually_blocking},
 };
 
-/// Many times longer than a server needs to start (30 ms), to allow for a machine that is busy with a build.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+mod builder;
+mod queries;
+
+pub use self::builder::{AskClients, RedisServerBuilder};
+use self::builder::{Role, replica_of};
 
 /// The time-out of raw commands, which servers answer at once, unless a test makes them slow.
 const REPLY_WITHIN: Duration = Duration::from_secs(20);
@@ -60,23 +59,40 @@ impl Kind {
     fn program(self) -> String {
         match self {
             Self::Distribution => "redis-server".to_owned(),
-            Self::Redis62 => tool("redis-6.2/redis-server", "Redis 6.2"),
-            Self::Redis86 => tool("redis-8.6/redis-server", "Redis 8.6"),
-            Self::Valkey9 => tool("valkey-9/valkey-server", "Valkey 9"),
+            Self::Redis62 => fetched("redis-6.2/redis-server", "Redis 6.2"),
+            Self::Redis86 => fetched("redis-8.6/redis-server", "Redis 8.6"),
+            Self::Valkey9 => fetched("valkey-9/valkey-server", "Valkey 9"),
         }
     }
 }
 
-/// The role of a server's process.
-#[derive(Debug, Clone, Default)]
-enum Role {
-    /// Holds data by itself, or as the primary or a replica of others.
-    #[default]
-    Data,
-    /// Holds the slots of a cluster, and talks to its other nodes on a second port.
-    ClusterNode,
-    /// Watches servers that hold data, which these lines of its configuration name.
-    Sentinel(Vec<String>),
+/// Makes a test of each function on each kind of server, which `start` starts. Only `tests/run --all` runs those on fetched servers.
+///
+/// The file that uses this macro defines both: `fn start(kind: Kind) -> RedisServer` and
+/// `async fn claim(server: &RedisServer)`.
+#[macro_export]
+macro_rules! on_every_kind {
+    ($start:ident: $($claim:ident)*) => {
+        $crate::on_every_kind! { @kind [] distribution Distribution $start: $($claim)* }
+        $crate::on_every_kind! { @fetched redis_6_2 Redis62 $start: $($claim)* }
+        $crate::on_every_kind! { @fetched redis_8_6 Redis86 $start: $($claim)* }
+        $crate::on_every_kind! { @fetched valkey_9 Valkey9 $start: $($claim)* }
+    };
+    (@fetched $($kind_and_claims:tt)*) => {
+        $crate::on_every_kind! { @kind [#[ignore = "fetched by `tests/run --all`"]] $($kind_and_claims)* }
+    };
+    (@kind $attributes:tt $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
+        mod $module {
+            $($crate::on_every_kind! { @test $attributes $kind $start $claim })*
+        }
+    };
+    (@test [$($attribute:tt)*] $kind:ident $start:ident $claim:ident) => {
+        #[tokio::test]
+        $($attribute)*
+        async fn $claim() {
+            super::$claim(&super::$start($crate::Kind::$kind)).await;
+        }
+    };
 }
 
 /// A server without disk on a free port of 127.0.0.1, ended when this is dropped.
@@ -93,120 +109,12 @@ pub struct RedisServer {
     process: Mutex<Option<ChildProcess>>,
 }
 
-/// The settings of a [`RedisServer`] that is to be started.
-#[derive(Debug, Clone, Default)]
-#[must_use = "a builder starts nothing by itself"]
-pub struct RedisServerBuilder {
-    kind: Kind,
-    role: Role,
-    arguments: Vec<String>,
-    password: Option<String>,
-    acl: Vec<String>,
-    environment: Vec<(&'static str, PathBuf)>,
-    tls: Option<(Arc<Certificates>, AskClients)>,
-}
-
-/// The policy of a server with TLS on certificates of clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AskClients {
-    /// Only clients with a certificate are accepted.
-    Always,
-    /// No certificate is asked for.
-    Never,
-}
-
-impl RedisServerBuilder {
-    /// Starts a server of another kind than the distribution's.
-    pub fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
-        self
-    }
-
-    /// Adds a setting, as in `setting("maxmemory", "3mb")`.
-    pub fn setting(mut self, name: &str, value: &str) -> Self {
-        self.arguments
-            .extend([format!("--{name}"), value.to_owned()]);
-        self
-    }
-
-    /// Removes a command, as some providers do.
-    pub fn without_command(mut self, name: &str) -> Self {
-        let words = ["--rename-command", name, ""];
-        self.arguments.extend(words.map(str::to_owned));
-        self
-    }
-
-    /// Asks clients for `password`.
-    pub fn password(mut self, password: &str) -> Self {
-        self.password = Some(password.to_owned());
-        self
-    }
-
-    /// Adds a line of the access control list, as in `acl("user alice on >pw ~* &* +@all")`.
-    pub fn acl(mut self, line: &str) -> Self {
-        self.acl.push(line.to_owned());
-        self
-    }
-
-    /// Makes it read this wall clock, which must outlive the server.
-    pub fn clock(mut self, clock: &ShiftedClock) -> Self {
-        self.environment = clock.environment().to_vec();
-        self
-    }
-
-    /// Makes it a replica of the server on this port.
-    pub(crate) fn replica_of(mut self, port: u16) -> Self {
-        self.arguments.extend(replica_of(port));
-        self
-    }
-
-    /// Makes it a node of a cluster, which has no slots yet and knows no other node.
-    pub(crate) fn cluster_node(mut self) -> Self {
-        self.role = Role::ClusterNode;
-        self
-    }
-
-    /// Makes it a sentinel with these lines in its configuration.
-    pub(crate) fn sentinel(mut self, lines: Vec<String>) -> Self {
-        self.role = Role::Sentinel(lines);
-        self
-    }
-
-    /// Makes it also accept TLS, on a second port. Only the distribution's server is built with TLS.
-    pub fn tls(mut self, certificates: &Arc<Certificates>, ask: AskClients) -> Self {
-        self.tls = Some((Arc::clone(certificates), ask));
-        self
-    }
-
-    /// Starts the server and waits until it answers.
-    pub fn start(self) -> RedisServer {
-        // Another process may take the port between the check and the bind.
-        for _ in 0..20 {
-            let server = RedisServer {
-                port: match self.role {
-                    Role::ClusterNode => free_port_and_bus(),
-                    Role::Data | Role::Sentinel(_) => free_port(),
-                },
-                tls_port: self.tls.as_ref().map(|_| match self.role {
-                    Role::ClusterNode => free_port_and_bus(),
-                    Role::Data | Role::Sentinel(_) => free_port(),
-                }),
-                options: self.clone(),
-                folder: tempfile::tempdir().expect("a temporary folder"),
-                process: Mutex::new(None),
-            };
-            server.write_configuration();
-            if server.launch(&[]) {
-                return server;
-            }
-        }
-        panic!("redis-server found no free port in twenty attempts");
-    }
-}
-
 impl RedisServer {
     /// The user and the password of the harness on servers with an access control list.
     pub(crate) const HARNESS: (&str, &str) = ("harness", "harness");
+
+    /// The user and the password of clients that may not run scripts.
+    pub(crate) const WITHOUT_SCRIPTS: (&str, &str) = ("plain", "word");
 
     /// Starts a server with the defaults: no password, no persistence, debug commands allowed.
     pub fn start() -> Self {
@@ -274,97 +182,12 @@ impl RedisServer {
         self.ask(command, PROBE_WITHIN)
     }
 
-    /// Adds a user `plain` with the password `word`, who may do everything but run scripts.
+    /// Adds a user who may do everything but run scripts.
     pub fn add_user_without_scripts(&self) {
-        let rules = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
-        self.cli(&[&["ACL", "SETUSER", "plain"], &rules[..]].concat());
-    }
-
-    /// Returns the value of a string key.
-    pub fn get(&self, key: &str) -> Option<String> {
-        redis::from_redis_value(self.cli(&["GET", key])).expect("a string, or nothing")
-    }
-
-    /// Returns the last fencing token or stamp of a fencing clock, if the clock exists.
-    pub fn fencing_clock(&self, clock: &str) -> Option<u64> {
-        let info = self.try_cli(&["XINFO", "STREAM", clock]).ok()?;
-        let info: HashMap<String, Value> = redis::from_redis_value(info).expect("names and values");
-        let id: String = redis::from_redis_value(info["last-generated-id"].clone()).expect("an id");
-        let (millis, sequence) = id.split_once('-').expect("an id");
-        let number = |text: &str| text.parse::<u64>().expect("a number");
-        Some(number(millis) * 2048 + number(sequence))
-    }
-
-    /// Replaces a fencing clock with one that has just issued this token.
-    pub fn set_fencing_clock(&self, clock: &str, token: u64) {
-        let id = format!("{}-{}", token / 2048, token % 2048);
-        self.cli(&["DEL", clock]);
-        self.cli(&["XADD", clock, "MAXLEN", "0", &id, "", ""]);
-    }
-
-    /// Sets strings without an expiry, 500 with each command.
-    pub fn set_all(&self, keys: impl IntoIterator<Item = String>) {
-        let keys: Vec<String> = keys.into_iter().collect();
-        for some in keys.chunks(500) {
-            let pairs = some.iter().flat_map(|key| [key.as_str(), "x"]);
-            let words: Vec<&str> = ["MSET"].into_iter().chain(pairs).collect();
-            self.cli(&words);
-        }
-    }
-
-    /// Returns the keys that match a glob pattern, in order.
-    pub fn keys(&self, pattern: &str) -> Vec<String> {
-        let mut keys: Vec<String> =
-            redis::from_redis_value(self.cli(&["KEYS", pattern])).expect("a list of names");
-        keys.sort();
-        keys
-    }
-
-    /// Returns how many connections managers have to this server, those for messages included.
-    pub fn connections_of_managers(&self) -> usize {
-        let of = |kind| {
-            let list = self.cli(&["CLIENT", "LIST", "TYPE", kind]);
-            let list: String = redis::from_redis_value(list).expect("lines of text");
-            list.matches("name=lock-core:").count()
-        };
-        of("PUBSUB") + of("NORMAL")
-    }
-
-    /// Returns the remaining time to live of a key that exists and expires.
-    pub fn pttl(&self, key: &str) -> Option<Duration> {
-        let ms: i64 = redis::from_redis_value(self.cli(&["PTTL", key])).expect("an integer");
-        // Negative: no such key, or no expiry.
-        u64::try_from(ms).ok().map(Duration::from_millis)
-    }
-
-    /// Returns the entries of a lock's queue, the next one first.
-    pub fn queue(&self, queue: &str) -> Vec<String> {
-        redis::from_redis_value(self.cli(&["ZRANGE", queue, "0", "-1"])).expect("a sorted set")
-    }
-
-    /// Returns when a key that exists and expires will do so, by the server's clock, in time since 1970. Each renewal moves it.
-    ///
-    /// For Redis 7.0 or later.
-    pub fn expires_at(&self, key: &str) -> Option<Duration> {
-        let ms: i64 = redis::from_redis_value(self.cli(&["PEXPIRETIME", key])).expect("an integer");
-        // Negative: no such key, or no expiry.
-        u64::try_from(ms).ok().map(Duration::from_millis)
-    }
-
-    /// Returns how often a command was called since the server started.
-    pub fn calls(&self, command: &str) -> u64 {
-        let stats = self.info("commandstats");
-        let name = format!("cmdstat_{}:calls=", command.to_lowercase());
-        let Some(stat) = stats.lines().find_map(|line| line.strip_prefix(&name)) else {
-            return 0;
-        };
-        let (calls, _) = stat.split_once(',').expect("calls=N,usec=...");
-        calls.parse().expect("a number")
-    }
-
-    /// Returns a section of `INFO`.
-    pub fn info(&self, section: &str) -> String {
-        redis::from_redis_value(self.cli(&["INFO", section])).expect("text")
+        let (user, password) = Self::WITHOUT_SCRIPTS;
+        let password = format!(">{password}");
+        let rules = ["on", &password, "~*", "&*", "+@all", "-@scripting"];
+        self.cli(&[&["ACL", "SETUSER", user], &rules[..]].concat());
     }
 
     /// Returns the url for a client without a name, with the password if there is one.
@@ -378,6 +201,12 @@ impl RedisServer {
     /// Returns the url for a client with this name (empty for the default one) and password.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the url for the user that [`add_user_without_scripts`](Self::add_user_without_scripts) adds.
+    pub fn url_without_scripts(&self) -> String {
+        let (user, password) = Self::WITHOUT_SCRIPTS;
+        self.url_as(user, password)
     }
 
     /// Returns the url for a client with TLS, without a user or password. It names the host, not its address.
@@ -424,9 +253,7 @@ impl RedisServer {
 
     fn restart_with(&self, arguments: &[String]) {
         // Connections of the old process may still hold the port for a moment.
-        eventually_blocking(READY_WITHIN, "the port is free again", || {
-            self.launch(arguments)
-        });
+        eventually_blocking(HANG, "the port is free again", || self.launch(arguments));
     }
 
     /// Starts the process. Returns whether it got its port.
@@ -434,7 +261,7 @@ impl RedisServer {
         let mut command = self.command();
         command.args(arguments);
         let mut process = ChildProcess::spawn(command);
-        let deadline = Instant::now() + READY_WITHIN;
+        let deadline = Instant::now() + HANG;
         let mut has_started = self.answers_as(process.id());
         while !has_started && process.ended().is_none() {
             let is_late = Instant::now() > deadline;
@@ -456,9 +283,14 @@ impl RedisServer {
 
     fn command(&self) -> std::process::Command {
         let log = File::create(self.log_path()).expect("a log in the temporary folder");
-        let mut command = child::command(&self.options.kind.program(), "redis-server");
+        let mut command = child::command(&self.options.kind.program(), Some("redis-server"));
         command
-            .envs(self.options.environment.iter().cloned())
+            .envs(
+                self.options
+                    .clock
+                    .iter()
+                    .flat_map(ShiftedClock::environment),
+            )
             .stdin(std::process::Stdio::null())
             .stderr(log.try_clone().expect("one more file"))
             .stdout(log);
@@ -596,15 +428,6 @@ impl RedisServer {
     }
 }
 
-/// Returns the setting as separate arguments, since Redis 6.2 does not accept two values in one.
-fn replica_of(port: u16) -> [String; 3] {
-    [
-        "--replicaof".to_owned(),
-        "127.0.0.1".to_owned(),
-        port.to_string(),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use std::{net::TcpListener, path::Path, thread};
@@ -658,7 +481,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut pid = None;
-        eventually_blocking(READY_WITHIN, "the server of the other process runs", || {
+        eventually_blocking(HANG, "the server of the other process runs", || {
             pid = fs::read_to_string(&file)
                 .ok()
                 .and_then(|text| text.parse().ok());
@@ -666,8 +489,6 @@ mod tests {
         });
         parent.kill().unwrap();
         parent.wait().unwrap();
-        eventually_blocking(READY_WITHIN, "its server is gone", || {
-            !is_running(pid.unwrap())
-        });
+        eventually_blocking(HANG, "its server is gone", || !is_running(pid.unwrap()));
     }
 }

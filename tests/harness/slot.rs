@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// All slots of a cluster.
-pub const SLOTS: RangeInclusive<u16> = 0..=16_383;
+pub(crate) const SLOTS: RangeInclusive<u16> = 0..=16_383;
 
 /// Returns the slot of a key: CRC16 (XMODEM) of the key, or of its tag.
 ///

@@ -8,40 +8,39 @@ use std::io;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 
 use crate::{
     background::Background,
-    port::listen,
     resp::{self, Turn, frame_length, take_request},
     slot::slot_of,
 };
 
-/// The requests that an endpoint refuses.
+/// The difference between an endpoint and Redis: the requests that it refuses, unless its documentation says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refuses {
+pub enum Quirk {
     /// Keys that a script uses without declaring them: Dragonfly, `ElastiCache` Serverless, Kvrocks with `lua-strict-key-accessing`.
     UndeclaredKeys,
     /// Requests with keys of different slots: several shards behind one endpoint.
     OtherSlots,
     /// The commands that Envoy does not pass on, and with a password, everything before it.
-    LikeEnvoy {
+    Envoy {
         /// The password of its listener.
         password: Option<&'static str>,
     },
     /// The commands that earlier versions of Envoy do not pass on, in their words.
-    LikeOldEnvoy,
+    OldEnvoy,
     /// The commands that redis-cluster-proxy does not pass on.
-    LikeClusterProxy,
+    ClusterProxy,
     /// The third version of the protocol, in words that no other server uses.
     Resp3,
     /// Subscriptions: the connection is closed.
     Subscriptions,
     /// Every other command on a connection that has subscribed, as before RESP3.
     CommandsAfterSubscribe,
-    /// Nothing. It reports itself as an active replica, as `KeyDB` does.
-    Nothing,
+    /// It refuses nothing, and reports itself as an active replica, as `KeyDB` does.
+    ActiveReplica,
 }
 
 /// An endpoint on a port of its own that passes requests to a real server, except for those that it refuses.
@@ -54,11 +53,13 @@ pub struct StandIn {
 
 impl StandIn {
     /// Starts an endpoint for the server on this port of 127.0.0.1, which has no password.
-    pub fn start(server_port: u16, refuses: Refuses) -> Self {
-        let (listener, port) = listen();
-        let background = Background::start("stand-in");
-        let accepting = accept(listener, server_port, refuses);
-        background.handle().spawn(accepting);
+    pub fn start(server_port: u16, quirk: Quirk) -> Self {
+        let (background, port) = Background::serve("stand-in", move |client| async move {
+            // An error means that one end closed the connection, which the other end notices.
+            if let Ok(connection) = Connection::new(client, server_port, quirk).await {
+                connection.serve().await.ok();
+            }
+        });
         Self {
             port,
             _background: background,
@@ -76,18 +77,6 @@ impl StandIn {
     }
 }
 
-async fn accept(listener: std::net::TcpListener, server_port: u16, refuses: Refuses) {
-    let listener = TcpListener::from_std(listener).expect("a runtime with I/O");
-    loop {
-        let (client, _) = listener.accept().await.expect("a listening socket");
-        // An error means that one end closed the connection, which the other end notices.
-        tokio::spawn(async move {
-            let connection = Connection::new(client, server_port, refuses).await?;
-            connection.serve().await
-        });
-    }
-}
-
 /// The decision about a request.
 enum Verdict {
     Pass,
@@ -96,7 +85,7 @@ enum Verdict {
 }
 
 struct Connection {
-    refuses: Refuses,
+    quirk: Quirk,
     client: TcpStream,
     server: TcpStream,
     asked: Vec<u8>,
@@ -108,12 +97,12 @@ struct Connection {
 }
 
 impl Connection {
-    async fn new(client: TcpStream, server_port: u16, refuses: Refuses) -> io::Result<Self> {
+    async fn new(client: TcpStream, server_port: u16, quirk: Quirk) -> io::Result<Self> {
         let server = TcpStream::connect(("127.0.0.1", server_port)).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         Ok(Self {
-            refuses,
+            quirk,
             user: format!("stand-in-{}", client.peer_addr()?.port()),
             client,
             server,
@@ -131,15 +120,15 @@ impl Connection {
                 let reply = match self.judge(&name, &words) {
                     Verdict::HangUp => return Ok(()),
                     Verdict::Answer(line) => format!("{line}\r\n").into_bytes(),
-                    Verdict::Pass => match (self.refuses, declared(&name, &words)) {
-                        (Refuses::UndeclaredKeys, Some(keys)) => {
+                    Verdict::Pass => match (self.quirk, declared(&name, &words)) {
+                        (Quirk::UndeclaredKeys, Some(keys)) => {
                             self.run_with_rights_to(keys, &words).await?
                         }
                         _ => self.exchange(&words).await?,
                     },
                 };
-                let reply = match (self.refuses, &*name) {
-                    (Refuses::Nothing, "INFO") => as_active_replica(&reply),
+                let reply = match (self.quirk, &*name) {
+                    (Quirk::ActiveReplica, "INFO") => as_active_replica(&reply),
                     _ => reply,
                 };
                 self.client.write_all(&reply).await?;
@@ -162,11 +151,11 @@ impl Connection {
         let has_no_key = matches!(name, "EVAL" | "EVALSHA") && keys.is_empty();
         let slot = |key: &Vec<u8>| slot_of(&String::from_utf8_lossy(key));
         let is_of_one_slot = keys.windows(2).all(|two| slot(&two[0]) == slot(&two[1]));
-        let answer = match self.refuses {
-            Refuses::OtherSlots if !is_of_one_slot => {
+        let answer = match self.quirk {
+            Quirk::OtherSlots if !is_of_one_slot => {
                 "-CROSSSLOT Keys in request don't hash to the same slot".to_owned()
             }
-            Refuses::LikeEnvoy {
+            Quirk::Envoy {
                 password: Some(password),
             } if !self.is_authenticated => {
                 self.is_authenticated =
@@ -178,27 +167,27 @@ impl Connection {
                 }
                 .to_owned()
             }
-            Refuses::LikeEnvoy { .. } if is_not_passed(name) => {
+            Quirk::Envoy { .. } if is_not_passed(name) => {
                 format!("-ERR unknown command '{name}', with args beginning with: ")
             }
-            Refuses::LikeEnvoy { .. } if has_no_key => {
+            Quirk::Envoy { .. } if has_no_key => {
                 format!("-ERR wrong number of arguments for '{name}' command")
             }
-            Refuses::LikeOldEnvoy if is_not_passed(name) => {
+            Quirk::OldEnvoy if is_not_passed(name) => {
                 format!("-unsupported command '{name}'")
             }
-            Refuses::LikeOldEnvoy if has_no_key => {
+            Quirk::OldEnvoy if has_no_key => {
                 format!("-wrong number of arguments for '{name}' command")
             }
-            Refuses::LikeClusterProxy if matches!(name, "HELLO" | "CLIENT" | "SUBSCRIBE") => {
+            Quirk::ClusterProxy if matches!(name, "HELLO" | "CLIENT" | "SUBSCRIBE") => {
                 format!("-ERR unsupported command `{}`", name.to_lowercase())
             }
-            Refuses::LikeClusterProxy if !is_of_one_slot => {
+            Quirk::ClusterProxy if !is_of_one_slot => {
                 "-ERR Cross-slot queries are not supported for this command".to_owned()
             }
-            Refuses::Resp3 if name == "HELLO" => "-ERR not offered in this edition".to_owned(),
-            Refuses::Subscriptions if name == "SUBSCRIBE" => return Verdict::HangUp,
-            Refuses::CommandsAfterSubscribe if self.is_subscribed && name != "PING" => {
+            Quirk::Resp3 if name == "HELLO" => "-ERR not offered in this edition".to_owned(),
+            Quirk::Subscriptions if name == "SUBSCRIBE" => return Verdict::HangUp,
+            Quirk::CommandsAfterSubscribe if self.is_subscribed && name != "PING" => {
                 format!("-ERR Can't execute '{name}': only (P)SUBSCRIBE allowed in this context")
             }
             _ => {

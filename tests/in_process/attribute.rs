@@ -5,7 +5,10 @@ use std::{
     fmt,
     mem::size_of_val,
     pin::Pin,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use lock_core::{
     LeaseLost, LockError, LockKey, LockManager, LockOptions, current_lease, distributed_lock, key,
     set_global, with_locks,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _};
 use tokio::{
     task::yield_now,
     time::{Instant, sleep},
@@ -469,11 +472,12 @@ mod options {
     #[tokio::test(start_paused = true)]
     async fn a_lost_lease_drops_the_body_and_its_arguments() {
         #[distributed_lock(key = "k", ttl = "1s", renew = false)]
-        async fn f(_dropped: DropFlag) -> Result<(), LockError> {
+        async fn f(_dropped: Arc<()>) -> Result<(), LockError> {
             sleep(Duration::from_secs(59)).await;
             unreachable!("continues without the lock")
         }
-        let (flag, dropped) = DropFlag::new();
+        let flag = Arc::new(());
+        let dropped = Arc::downgrade(&flag);
         let error = with_locks(memory(), f(flag)).await.expect_err("refused");
         assert!(
             matches!(
@@ -485,7 +489,7 @@ mod options {
             ),
             "{error:?}"
         );
-        assert!(dropped.is_true());
+        assert_eq!(dropped.strong_count(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use lock_core::{
     Lease, LeaseLost, LockError, LockManager, LockOptions, current_lease, distributed_lock,
     with_locks,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _};
 use tokio::{
     sync::Notify,
     task::yield_now,
@@ -119,12 +119,14 @@ async fn a_panic_of_the_body_resumes_in_the_caller() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_drops_the_body() {
     #[distributed_lock(key = "k", on_drop = finish, max_hold = "1s")]
-    async fn hangs(flag: DropFlag) -> Result<(), LockError> {
-        let _flag = flag;
-        std::future::pending().await
+    async fn hangs(flag: Arc<()>) -> Result<(), LockError> {
+        std::future::pending::<()>().await;
+        drop(flag);
+        Ok(())
     }
 
-    let (locks, (flag, dropped_flag)) = (LockManager::in_memory(), DropFlag::new());
+    let (locks, flag) = (LockManager::in_memory(), Arc::new(()));
+    let dropped_flag = Arc::downgrade(&flag);
     let lost = with_locks(locks, hangs(flag)).await;
     let reason = lost.expect_err("it hangs");
     assert!(
@@ -137,8 +139,9 @@ async fn a_lost_lease_drops_the_body() {
         ),
         "{reason}"
     );
-    assert!(
-        dropped_flag.is_true(),
+    assert_eq!(
+        dropped_flag.strong_count(),
+        0,
         "it is dropped before the caller gets the error"
     );
 }
@@ -301,14 +304,15 @@ fn a_body_ends_with_its_runtime() {
 #[tokio::test(start_paused = true)]
 async fn the_value_of_a_body_without_a_caller_is_dropped() {
     #[distributed_lock(key = "k", on_drop = finish)]
-    async fn makes(flag: DropFlag) -> Result<Mutex<DropFlag>, LockError> {
+    async fn makes(flag: Arc<()>) -> Result<Mutex<Arc<()>>, LockError> {
         sleep(SECOND).await;
         Ok(Mutex::new(flag))
     }
 
-    let (locks, (flag, dropped_flag)) = (LockManager::in_memory(), DropFlag::new());
+    let (locks, flag) = (LockManager::in_memory(), Arc::new(()));
+    let dropped_flag = Arc::downgrade(&flag);
     dropped(&locks, makes(flag)).await;
-    assert!(!dropped_flag.is_true());
+    assert_eq!(dropped_flag.strong_count(), 1);
     sleep(SECOND).await;
-    assert!(dropped_flag.is_true());
+    assert_eq!(dropped_flag.strong_count(), 0);
 }

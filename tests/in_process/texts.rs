@@ -11,8 +11,9 @@ use lock_core::{
     LockError, LockManager, LockOptions, OnceOptions, Tls, distributed_lock, with_locks,
 };
 use lock_tests::{
-    AcquireFree as _, ReleaseHeld as _, SECOND, options, patient,
-    texts::{compare, refused, text},
+    AcquireFree as _, ReleaseHeld as _, SECOND,
+    error_texts::{compare, refused, text},
+    options, patient,
 };
 use tokio::{task::yield_now, time::sleep};
 

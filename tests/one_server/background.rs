@@ -9,7 +9,7 @@ use std::{
 
 use lock_core::{LockError, LockManager, LockManagerBuilder, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, Scope, Which, eventually,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, Scope, eventually,
     run_in_a_row,
 };
 use tokio::time::timeout;
@@ -70,12 +70,12 @@ impl Proxied {
     /// Loses all replies from now on, but no requests.
     fn lose_replies(&self) {
         self.proxy
-            .lose(Direction::Replies, Which::every(), After::Silence);
+            .lose(Direction::Replies, Frames::every(), AfterLoss::Silence);
         self.loses_replies.store(true, Ordering::SeqCst);
     }
 
-    fn pass(&self) {
-        self.proxy.pass();
+    fn heal(&self) {
+        self.proxy.heal();
         self.loses_replies.store(false, Ordering::SeqCst);
     }
 
@@ -96,7 +96,7 @@ impl Proxied {
                 self.loses_replies.load(Ordering::SeqCst) && self.held() == 0
             }) => {}
         }
-        self.pass();
+        self.heal();
         call.await.expect("free");
     }
 }
@@ -127,7 +127,7 @@ async fn a_call_returns_before_the_server_has_its_release() {
         .does_not_wait(locks.run("k", options(), swallow))
         .await;
     assert!(proxied.held() > 0, "no release arrived");
-    proxied.pass();
+    proxied.heal();
     proxied.becomes_free().await;
 }
 
@@ -139,7 +139,7 @@ async fn a_call_for_several_keys_returns_before_the_server_has_their_releases() 
         .does_not_wait(locks.run_all(KEYS, options(), swallow))
         .await;
     assert_eq!(proxied.held(), KEYS.len());
-    proxied.pass();
+    proxied.heal();
     proxied.becomes_free().await;
     for _ in 0..20 {
         let again = locks.run_all(KEYS, options().no_wait(), async |_| {});
@@ -197,7 +197,7 @@ async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token(
         proxied.proxy.clear_log();
         proxied
             .proxy
-            .lose(Direction::Requests, Which::nth(1), After::Reset);
+            .lose(Direction::Requests, Frames::nth(1), AfterLoss::Reset);
     };
     locks.run("k", options(), reset).await.expect("free");
     eventually!(HANG, "the release is lost" => !proxied.proxy.log().is_empty());
@@ -217,7 +217,7 @@ async fn a_shutdown_waits_for_the_releases_in_the_background() {
         () = &mut shutdown => panic!("no release arrived"),
         () = eventually(HANG, "all are held", async || proxied.held() == KEYS.len()) => {}
     }
-    proxied.pass();
+    proxied.heal();
     shutdown.await;
     assert_eq!(proxied.held(), 0, "released before the shutdown returns");
 }
@@ -264,6 +264,6 @@ async fn the_drop_of_the_last_manager_does_not_wait_for_a_server_that_never_repl
     let took = started.elapsed();
     assert!(took >= LAST_WAIT && took < HANG / 2, "{took:?}");
     // The release continues after the drop.
-    proxied.pass();
+    proxied.heal();
     proxied.becomes_free().await;
 }

@@ -7,8 +7,8 @@ use std::{
 
 use lock_core::{LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    ShiftedClock, Which, connect, eventually, options, patient,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, ReleaseHeld as _,
+    SECOND, ShiftedClock, connect, eventually, options, patient,
 };
 use redis::Value;
 
@@ -190,7 +190,11 @@ async fn a_renewal_without_a_reply_does_not_delay_renewals_in_another_mode() {
     let exclusive = locks.acquire_free("x", options.clone()).await;
     let shared = locks.acquire_free("s", options.shared()).await;
     proxy.clear_log();
-    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    proxy.lose(
+        Direction::Replies,
+        Frames::of("EVALSHA"),
+        AfterLoss::Silence,
+    );
     proxy.reset();
     // The keys of the requests, in their order.
     let renewed = || {
@@ -211,7 +215,7 @@ async fn a_renewal_without_a_reply_does_not_delay_renewals_in_another_mode() {
         "{renewed:?}"
     );
     assert_eq!(server.cli(&["EXISTS", "lock:s"]), Value::Int(1));
-    proxy.pass();
+    proxy.heal();
     drop((exclusive, shared));
 }
 
@@ -227,11 +231,15 @@ async fn a_repeated_request_shares_no_permit_after_the_permits_were_evicted() {
     known.release_held().await;
     let first = locks.acquire_free("k", permits.clone()).await;
     assert_eq!(first.lease().permit(), Some(0));
-    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    proxy.lose(
+        Direction::Replies,
+        Frames::of("EVALSHA"),
+        AfterLoss::Silence,
+    );
     let mut second = tokio::spawn(async move { others.acquire("k", permits.wait(HANG)).await });
     eventually!(HANG, "it has entered" => server.queue(HOLDERS).len() == 3);
     server.cli(&["DEL", PERMITS]);
-    proxy.pass();
+    proxy.heal();
     // Either the request waits for the end of the first lease, or it gets another permit.
     let entered = tokio::time::timeout(SECOND * 4, &mut second).await;
     if let Ok(entered) = entered {

@@ -10,9 +10,9 @@ use std::{
 
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Reply, Request, Scope, Which, assert_fails, connect, eventually, options, patient,
-    reason_of_loss,
+    AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
+    ReleaseHeld as _, Reply, Request, Scope, assert_fails, connect, eventually, granted,
+    nothing_is_left, options, patient, reason_of_loss,
 };
 use tokio::time::timeout;
 
@@ -63,15 +63,14 @@ async fn a_free_lock_takes_one_message_of_three_commands_and_one_to_release() {
     assert!(server.keys("lock:*").is_empty());
 }
 
-/// Waits until all clean-ups have left no lock.
-async fn nothing_is_left(server: &RedisServer) {
-    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
-}
-
 #[tokio::test]
 async fn a_request_whose_reply_was_lost_is_repeated_and_not_found_busy() {
     let (server, proxy, locks) = through_a_proxy().await;
-    proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Reset);
+    proxy.lose(
+        Direction::Replies,
+        Frames::nth_of(1, "SET"),
+        AfterLoss::Reset,
+    );
     let guard = timeout(HANG, locks.acquire("k", options()))
         .await
         .expect("no hang")
@@ -97,7 +96,7 @@ async fn an_acquire_that_reaches_no_server_ends_with_its_wait() {
         .await
         .expect("no hang");
     assert_fails!(tried, LockError::Unavailable { .. });
-    proxy.pass();
+    proxy.heal();
     locks
         .acquire("k", options())
         .await
@@ -127,7 +126,7 @@ async fn locks_work_with_replies_that_take_longer_than_a_command_may() {
         before,
         "a slow connection is not a dead one"
     );
-    proxy.pass();
+    proxy.heal();
     nothing_is_left(&server).await;
 }
 
@@ -148,7 +147,7 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
 async fn a_connection_that_loses_requests_is_replaced_although_messages_arrive() {
     let (server, proxy, locks) = through_a_proxy().await;
     let before = proxy.connections();
-    proxy.lose(Direction::Requests, Which::every(), After::Silence);
+    proxy.lose(Direction::Requests, Frames::every(), AfterLoss::Silence);
     let asked = tokio::spawn(async move { locks.acquire("k", patient()).await });
     eventually(HANG, "a new connection", async || {
         // Like a message from another waiting process.
@@ -160,7 +159,7 @@ async fn a_connection_that_loses_requests_is_replaced_although_messages_arrive()
         proxy.connections() > before
     })
     .await;
-    proxy.pass();
+    proxy.heal();
     let guard = asked.await.expect("no panic").expect("by a new connection");
     guard.release_held().await;
 }
@@ -241,7 +240,7 @@ async fn a_lease_that_cannot_be_renewed_ends_its_body_before_the_lock_is_free() 
         .expect("no hang")
         .expect("no panic");
     assert_eq!(reason_of_loss(result), LeaseLost::Expired);
-    proxy.pass();
+    proxy.heal();
     nothing_is_left(&server).await;
 }
 
@@ -253,7 +252,7 @@ async fn a_release_without_a_reply_is_an_error_and_continues_in_the_background()
     let result = timeout(HANG, guard.release()).await.expect("no hang");
     assert_fails!(result, LockError::Unavailable { .. });
     assert_eq!(server.keys("lock:*").len(), 1);
-    proxy.pass();
+    proxy.heal();
     nothing_is_left(&server).await;
 }
 
@@ -263,8 +262,8 @@ async fn a_release_whose_reply_was_lost_is_a_success() {
     let guard = locks.acquire_free("k", options()).await;
     proxy.lose(
         Direction::Replies,
-        Which::nth_of(1, "EVALSHA"),
-        After::Reset,
+        Frames::nth_of(1, "EVALSHA"),
+        AfterLoss::Reset,
     );
     timeout(HANG, guard.release())
         .await
@@ -546,12 +545,8 @@ async fn a_waiter_never_gets_a_lease_of_another_ttl() {
         });
         tokio::task::yield_now().await;
         dropped.abort();
-        let guard = timeout(HANG, waiting)
-            .await
-            .expect("no hang")
-            .expect("no panic")
-            .expect("its turn");
-        proxy.pass();
+        let guard = granted(waiting).await;
+        proxy.heal();
         let pttl = server.pttl("lock:k").expect("held");
         assert!(
             pttl <= Duration::from_secs(second) && pttl > Duration::from_secs(second) / 2,
@@ -572,16 +567,13 @@ fn id(id: &str) -> Reply {
 async fn a_refused_release_is_a_loss_if_the_key_is_gone_afterwards() {
     let scripts = std::sync::atomic::AtomicU32::new(0);
     // A server that restarts without its data between an acquire and a release.
-    let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
-        "PING" => Reply::pong(request),
-        // Each connection tests whether scripts can be run, and the manager tries a lock when it connects.
-        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+    let server = FakeServer::with_handshake(move |request| match request[0].as_str() {
+        // The manager tries a lock when it connects.
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
             0 => Reply::line("-LOADING Redis is loading the dataset in memory"),
             _ => Reply::line(":0"),
         },
-        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         "XADD" => id("1795161375574-17"),
         "EXISTS" => Reply::line(":0"),
         _ => Reply::line("+OK"),
@@ -598,11 +590,8 @@ async fn a_refused_release_is_a_loss_if_the_key_is_gone_afterwards() {
 async fn a_refused_repeat_is_followed_by_a_release_of_what_the_first_request_took() {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
-    let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Reply::pong(request),
-        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // Each connection tests whether scripts can be run, and the manager tries a lock when it connects.
-        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+    let server = FakeServer::with_handshake(move |request| match request[0].as_str() {
+        // The manager tries a lock when it connects.
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         // The request is executed, and its reply is lost.
         "SET" => Reply::HangUp,
@@ -664,7 +653,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
         let proxy = Proxy::start(server.port());
         let url = match user {
             "" => proxy.url(),
-            user => proxy.url_as(user, "word"),
+            _ => proxy.url_without_scripts(),
         };
         let other = connect(&server.url()).await;
         let held = other.acquire_free("held", patient()).await;
@@ -678,7 +667,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
         };
         let locks = locks.expect("the server is up");
         let before = proxy.connections();
-        proxy.lose(Direction::Replies, Which::every(), After::Continue);
+        proxy.lose(Direction::Replies, Frames::every(), AfterLoss::Continue);
         proxy.clear_log();
         let acquire = |key: String| {
             let locks = locks.clone();
@@ -691,7 +680,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
             proxy.requests("PING") > 0 || proxy.connections() > before
         })
         .await;
-        proxy.pass();
+        proxy.heal();
         for free in free {
             let guard = timeout(HANG, free).await.expect("no hang");
             let guard = guard.expect("no panic");
@@ -704,8 +693,7 @@ async fn shifted_replies_grant_nothing_and_the_connection_is_replaced() {
         assert!(!busy.is_finished(), "{user} {parameters}: two holders");
         held.lease().verify().await.expect("held all the time");
         held.release_held().await;
-        let guard = timeout(HANG, busy).await.expect("no hang");
-        guard.expect("no panic").expect("free").release_held().await;
+        granted(busy).await.release_held().await;
         eventually(HANG, "another connection is used", async || {
             let guard = locks.acquire("k", patient()).await.expect("free");
             // Until a request times out, the shift is not known, and each reply arrives too late.

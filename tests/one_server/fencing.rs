@@ -50,7 +50,7 @@ async fn tokens_grow_across_a_fail_over_to_a_replica_that_lagged() {
     assert!(issued(&replica) < issued(&primary), "it lags");
     primary.kill9();
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
-    proxy.lead_to(replica.port());
+    proxy.redirect_to(replica.port());
     // First a manager that knows a smaller token, and then one that knows none.
     for locks in [&one, &connect(&proxy.url()).await, &other] {
         let next = token(locks).await;
@@ -191,7 +191,7 @@ async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
 async fn a_clock_that_was_set_back_over_a_loss_of_data_is_an_error_with_the_fix() {
     let redis = RedisServer::start();
     redis.add_user_without_scripts();
-    for url in [redis.url(), redis.url_as("plain", "word")] {
+    for url in [redis.url(), redis.url_without_scripts()] {
         let locks = LockManager::connect(&url).await.expect("it is up");
         // To clients, a fencing clock that is ahead of the server's time looks like a server whose time was set back.
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -7,8 +7,8 @@ use std::{
 
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Kind, RedisServer, ReleaseHeld as _, ShiftedClock, connect, eventually,
-    patient,
+    AcquireFree as _, HANG, Kind, RedisServer, ReleaseHeld as _, ShiftedClock, connect,
+    nothing_is_left, patient,
 };
 
 use crate::between::Between;
@@ -29,12 +29,8 @@ async fn token(locks: &LockManager) -> u64 {
 /// Connects a manager of a user with scripts, and one of a user without.
 async fn both(server: &RedisServer) -> [LockManager; 2] {
     server.add_user_without_scripts();
-    let without = connect(&server.url_as("plain", "word")).await;
+    let without = connect(&server.url_without_scripts()).await;
     [connect(&server.url()).await, without]
-}
-
-async fn nothing_is_left(server: &RedisServer) {
-    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, ops::Range};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, assert_fails, connect, eventually,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, assert_fails, connect,
+    eventually, granted,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -86,8 +87,7 @@ type Acquiring = JoinHandle<Result<LockGuard, LockError>>;
 async fn acquired(tasks: Vec<Acquiring>) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for task in tasks {
-        let acquired = timeout(HANG, task).await.expect("no hang");
-        guards.push(acquired.expect("no panic").expect("it is free"));
+        guards.push(granted(task).await);
     }
     guards
 }

@@ -98,7 +98,7 @@ async fn a_list_continues_after_a_dropped_call_and_after_an_error() {
     assert!(dropped.is_err(), "no reply can arrive");
     let failed = list.next().await.expect("it has not ended");
     assert_fails!(failed, LockError::Unavailable { .. });
-    proxy.pass();
+    proxy.heal();
     eventually(HANG, "the server replies again", async || {
         let mut again = locks.list("");
         matches!(again.next().await, Some(Ok(_)))
@@ -125,7 +125,7 @@ async fn a_list_is_complete_even_if_another_server_takes_over() {
         let lock = list.next().await.expect("half of them");
         found.insert(lock.expect("a reply").key);
     }
-    proxy.lead_to(second.port());
+    proxy.redirect_to(second.port());
     proxy.reset();
     // A call on the connection that breaks may fail; the next one continues.
     let mut failed = 0;

@@ -3,7 +3,7 @@
 
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use lock_core::{LeaseLost, LockManager, LockOptions};
-use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND, documented_prefix};
+use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND, key_prefix_in_docs};
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 60).no_wait()
@@ -11,7 +11,7 @@ fn options() -> LockOptions {
 
 /// Connects a manager with the prefix that the page names.
 async fn locks_while_migrating_from(server: &RedisServer, library: &str) -> LockManager {
-    manager(server, documented_prefix(library)).await
+    manager(server, key_prefix_in_docs(library)).await
 }
 
 async fn manager(server: &RedisServer, prefix: &str) -> LockManager {

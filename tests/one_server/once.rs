@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, assert_fails, connect, eventually, invalid, patient,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Kind, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, assert_fails, connect, eventually, invalid, patient,
 };
 use tokio::task::JoinSet;
 
@@ -274,24 +274,24 @@ async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
 async fn a_lost_request_or_reply_changes_nothing() {
     for (nth, message) in ["acquire", "release"].into_iter().enumerate() {
         for direction in [Direction::Requests, Direction::Replies] {
-            for after in [After::Reset, After::Silence] {
+            for after in [AfterLoss::Reset, AfterLoss::Silence] {
                 let server = RedisServer::start();
                 let proxy = Proxy::start(server.port());
                 let (locks, other) = (connect(&proxy.url()).await, connect(&server.url()).await);
                 let bodies = Bodies::default();
                 let body = async |_| {
                     if message == "release" {
-                        proxy.lose(direction, Which::nth_of(1, "EVALSHA"), after);
+                        proxy.lose(direction, Frames::nth_of(1, "EVALSHA"), after);
                     }
                     Ok(bodies.next())
                 };
                 if message == "acquire" {
-                    proxy.lose(direction, Which::nth_of(1, "EVALSHA"), after);
+                    proxy.lose(direction, Frames::nth_of(1, "EVALSHA"), after);
                 }
                 let first: Result<Run, _> = locks.run_once("k", once(), body).await;
                 assert_eq!(value(first), "1", "{nth} {direction:?} {after:?}");
                 assert_eq!(value(bodies.run(&other, once()).await), "1", "{message}");
-                proxy.pass();
+                proxy.heal();
                 assert_eq!(value(bodies.run(&locks, once()).await), "1", "{message}");
                 only_the_result_is_left(&server, RESULT).await;
             }

@@ -3,7 +3,7 @@
 use std::{error::Error as _, time::Duration};
 
 use lock_core::{LockError, LockKey, LockManager, LockOptions};
-use lock_tests::{HANG, RedisServer, assert_fails, eventually};
+use lock_tests::{HANG, RedisServer, assert_fails, eventually, granted};
 use tokio::time::{Instant, timeout};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -83,11 +83,7 @@ async fn in_an_outage_new_requests_fail_at_once_and_earlier_ones_wait() {
             redis.restart();
         }
         for waits in [waiting, forever] {
-            let acquired = timeout(HANG, waits)
-                .await
-                .expect("served")
-                .expect("no panic");
-            acquired.expect("the server is back");
+            granted(waits).await;
         }
         let next = timeout(HANG, locks.acquire("k", options())).await;
         drop(next.expect("served").expect("the outage is over"));
@@ -139,11 +135,7 @@ async fn a_program_may_start_before_its_server() {
     let tried = locks.acquire("k", options().wait(MILLISECOND)).await;
     assert_fails!(tried, LockError::Unavailable { .. });
     redis.restart();
-    let acquired = timeout(HANG, waiting)
-        .await
-        .expect("served")
-        .expect("no panic");
-    acquired.expect("the server is there");
+    granted(waiting).await;
     locks.check().await.expect("it is there");
 
     // A permanent mistake is still an error.

@@ -15,8 +15,8 @@ use std::{
 use futures_executor::block_on;
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, Which,
-    assert_fails, eventually, eventually_blocking,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, ReleaseHeld as _,
+    SECOND, assert_fails, eventually, eventually_blocking,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -109,7 +109,7 @@ fn a_server_that_sends_without_end_and_never_replies_is_unavailable() {
         let here = runtime();
         let locks = here.block_on(with_time_out(SECOND / 5, &proxy.url()));
         here.block_on(connected(&locks, &server, 2));
-        proxy.lose(Direction::Requests, Which::every(), After::Silence);
+        proxy.lose(Direction::Requests, Frames::every(), AfterLoss::Silence);
         proxy.flood();
         let refused = ends(move || {
             let request = locks.try_acquire("k", options());

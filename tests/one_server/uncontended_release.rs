@@ -2,8 +2,8 @@
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Request,
-    Which, connect, eventually, options,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Kind, Proxy, RedisServer,
+    ReleaseHeld as _, Request, connect, eventually, options,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -63,14 +63,14 @@ async fn an_unknown_waiter_gets_the_lock_by_a_second_script() {
 async fn a_lock_with_a_waiter_stays_held_until_it_is_handed_over() {
     let unseen = Unseen::waiter().await;
     let ours = unseen.server.get("lock:k").expect("it is held");
-    let second = Which::nth_of(2, "EVALSHA");
+    let second = Frames::nth_of(2, "EVALSHA");
     unseen
         .proxy
-        .lose(Direction::Requests, second, After::Silence);
+        .lose(Direction::Requests, second, AfterLoss::Silence);
     let releasing = tokio::spawn(unseen.guard.release());
     eventually!(HANG, "the second script is sent" => unseen.proxy.requests("EVALSHA") == 2);
     assert_eq!(unseen.server.get("lock:k"), Some(ours));
-    unseen.proxy.pass();
+    unseen.proxy.heal();
     let guard = unseen.waiting.await.expect("no panic");
     guard.release_held().await;
     let released = timeout(HANG, releasing).await.expect("no hang");

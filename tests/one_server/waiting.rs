@@ -13,7 +13,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, FakeServer, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, Reply,
-    SECOND, assert_fails, connect, eventually, patient,
+    SECOND, assert_fails, connect, eventually, granted, patient,
 };
 use redis::Value;
 use tokio::{
@@ -49,14 +49,6 @@ async fn in_line_with(
 /// Returns the number of waiting processes.
 fn queue_length(server: &RedisServer) -> usize {
     server.queue(QUEUE).len()
-}
-
-async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard {
-    let granted = timeout(HANG, waiting)
-        .await
-        .expect("no missed wake-up")
-        .expect("no panic");
-    granted.expect("granted")
 }
 
 /// Starts a contender process. It is in the server's queue of `k` when this returns.

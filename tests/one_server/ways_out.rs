@@ -8,8 +8,8 @@ use std::{
 
 use lock_core::{LeaseLost, LockError, LockOptions, inspect::Holder};
 use lock_tests::{
-    AcquireFree as _, After, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Scope,
-    Which, assert_fails, connect, eventually, reason_of_loss,
+    AcquireFree as _, AfterLoss, Direction, Frames, Proxy, RedisServer, ReleaseHeld as _, Scope,
+    assert_fails, connect, eventually, reason_of_loss,
 };
 use tokio::time::{sleep, timeout};
 
@@ -84,7 +84,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
             .release_held()
             .await;
         // The server executes the acquire, and the connection ends with the reply in flight.
-        proxy.lose(Direction::Replies, Which::every(), After::Reset);
+        proxy.lose(Direction::Replies, Frames::every(), AfterLoss::Reset);
         let mut acquire = Box::pin(locks.acquire("k", options()));
         let taken = eventually(SOON, "the lock is held", async || is_held(&server));
         tokio::select! {
@@ -93,7 +93,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
         }
         // The clean-up after this drop gets no reply until the proxy passes replies again.
         drop(acquire);
-        proxy.pass();
+        proxy.heal();
         becomes_free(&server).await;
     }
 }
@@ -177,12 +177,13 @@ async fn a_dropped_release_continues() {
 async fn a_lease_that_is_lost_drops_the_body() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let (flag, dropped) = DropFlag::new();
+    let flag = Arc::new(());
+    let dropped = Arc::downgrade(&flag);
     let running = tokio::spawn(async move {
         let options = LockOptions::new(Duration::from_secs(6));
         let body = |_| async move {
-            let _flag = flag;
             pending::<()>().await;
+            drop(flag);
         };
         locks.run("k", options, body).await
     });
@@ -190,7 +191,7 @@ async fn a_lease_that_is_lost_drops_the_body() {
     server.cli(&["SET", "lock:k", "another's", "PX", "60000"]);
     let result = running.await.expect("ends");
     assert_eq!(reason_of_loss(result), LeaseLost::TakenAway);
-    assert!(dropped.is_true());
+    assert_eq!(dropped.strong_count(), 0);
     assert_eq!(
         server.get("lock:k").as_deref(),
         Some("another's"),
@@ -255,7 +256,7 @@ async fn a_lock_that_an_operator_frees_in_an_outage_is_not_taken_again_for_min_h
     operator.force_release("k").await.expect("done");
     eventually!(SOON, "the lease is over" => lease.remaining().is_zero() && !is_held(&server));
     let calls = server.calls("evalsha");
-    proxy.pass();
+    proxy.heal();
     eventually!(SOON, "the release arrives" => server.calls("evalsha") > calls);
     // The shutdown waits for the rest of the release.
     locks.shutdown(SOON).await;
@@ -278,6 +279,6 @@ async fn a_ttl_longer_than_min_hold_keeps_the_lock_through_an_outage() {
         assert!(is_held(&server), "free after {:?}", began.elapsed());
         sleep(Duration::from_millis(100)).await;
     }
-    proxy.pass();
+    proxy.heal();
     becomes_free(&server).await;
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lock_core::{LockManager, LockOptions};
-use lock_tests::{FakeServer, Random, Reply};
+use lock_tests::{FakeServer, Random, Reply, scripts::PROBED};
 use tokio::{task::JoinSet, time::timeout};
 
 /// Far longer than every time-out: only a hang takes this long.
@@ -139,7 +139,7 @@ fn hostile(seed: u64) -> FakeServer {
             "AUTH" | "CLIENT" | "SELECT" => Reply::line("+OK"),
             "PING" => Reply::pong(words),
             "SUBSCRIBE" => Reply::Bytes(">3\r\n+subscribe\r\n+c\r\n:1\r\n".into()),
-            "EVAL" | "EVALSHA" if words.get(3).is_some_and(|key| key == "__lock_core__:check") => {
+            "EVAL" | "EVALSHA" if words.get(3).is_some_and(|key| key == PROBED) => {
                 Reply::line(":1")
             }
             "EVAL" | "EVALSHA"

@@ -4,8 +4,8 @@
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails, documented_prefix,
-    eventually, tool,
+    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails, eventually, fetched,
+    key_prefix_in_docs,
 };
 use tokio::time::timeout;
 
@@ -92,16 +92,16 @@ impl Neighbour {
     fn start(self, url: &str, more: &[&str]) -> Client {
         let (program, script, libraries) = match self.program {
             Program::Python => {
-                let python = tool("python/bin/python", "Python with other libraries");
+                let python = fetched("python/bin/python", "Python with other libraries");
                 // Two packages have a module called redlock, so this one is in a separate folder.
                 let libraries = match self.name {
-                    "redlock" => tool("python-redlock", "the Python library redlock"),
+                    "redlock" => fetched("python-redlock", "the Python library redlock"),
                     _ => String::new(),
                 };
                 (python, "client.py", ("PYTHONPATH", libraries))
             }
             Program::Node => {
-                let libraries = tool("node/node_modules", "the Node library redlock");
+                let libraries = fetched("node/node_modules", "the Node library redlock");
                 ("node".to_owned(), "client.js", ("NODE_PATH", libraries))
             }
         };
@@ -119,7 +119,7 @@ impl Neighbour {
     }
 
     fn prefix(self) -> &'static str {
-        self.row.map_or("", documented_prefix)
+        self.row.map_or("", key_prefix_in_docs)
     }
 
     /// Returns the key of its lock on the server.

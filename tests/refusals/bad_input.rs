@@ -67,7 +67,8 @@ async fn a_server_that_never_answers_is_unavailable_in_bounded_time() {
 
 #[tokio::test]
 async fn a_server_of_another_protocol_is_refused() {
-    for server in [FakeServer::http(), FakeServer::garbage()] {
+    let garbage = |_: &[String]| lock_tests::Reply::Bytes(b"\0\xff\x17\r\n\x80\r\n".into());
+    for server in [FakeServer::http(), FakeServer::start(garbage)] {
         invalid(
             &refused(&server.url()).await,
             "does not speak the Redis protocol",

@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Which, connect, eventually, unavailable,
+    AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
+    ReleaseHeld as _, connect, eventually, unavailable,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -239,7 +239,7 @@ async fn an_error_does_not_suggest_tls_for_a_server_that_was_reached_without() {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
     // Like a server that restarts: the connection ends within the handshake.
-    proxy.lose(Direction::Requests, Which::every(), After::Reset);
+    proxy.lose(Direction::Requests, Frames::every(), AfterLoss::Reset);
     proxy.reset();
     let error = format!("{:?}", refused(&locks).await);
     assert!(!error.contains("TLS"), "{error}");
@@ -264,7 +264,11 @@ async fn a_proxy_that_swallows_subscriptions_costs_the_messages_and_not_the_lock
     let server = RedisServer::start();
     for protocol in [3, 2] {
         let proxy = Proxy::start(server.port());
-        proxy.lose(Direction::Requests, Which::of("SUBSCRIBE"), After::Silence);
+        proxy.lose(
+            Direction::Requests,
+            Frames::of("SUBSCRIBE"),
+            AfterLoss::Silence,
+        );
         let patience = Duration::from_secs(8);
         let started = Instant::now();
         let locks = LockManager::builder()
@@ -402,8 +406,8 @@ async fn a_failed_greeting_is_waited_for(
 
 #[tokio::test]
 async fn a_greeting_that_is_cut_off_is_waited_for() {
-    let cut = |proxy: &Proxy| proxy.cut(Direction::Replies, Which::of("HELLO"));
-    a_failed_greeting_is_waited_for(&RedisServer::start(), cut, Proxy::pass).await;
+    let cut = |proxy: &Proxy| proxy.cut(Direction::Replies, Frames::of("HELLO"));
+    a_failed_greeting_is_waited_for(&RedisServer::start(), cut, Proxy::heal).await;
 }
 
 #[tokio::test]
@@ -411,8 +415,8 @@ async fn a_proxy_that_answers_by_itself_while_its_server_is_down_is_waited_for()
     let (server, bad_gateway) = (RedisServer::start(), FakeServer::http());
     a_failed_greeting_is_waited_for(
         &server,
-        |proxy| proxy.lead_to(bad_gateway.port()),
-        |proxy| proxy.lead_to(server.port()),
+        |proxy| proxy.redirect_to(bad_gateway.port()),
+        |proxy| proxy.redirect_to(server.port()),
     )
     .await;
 }
@@ -421,7 +425,7 @@ async fn a_proxy_that_answers_by_itself_while_its_server_is_down_is_waited_for()
 async fn a_first_greeting_that_is_cut_off_is_an_error_or_waited_for_lazily() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    proxy.cut(Direction::Replies, Which::of("HELLO"));
+    proxy.cut(Direction::Replies, Frames::of("HELLO"));
     let failed = LockManager::connect(&proxy.url()).await;
     unavailable(&failed.expect_err("cut"), "closed the connection");
     let builder = LockManager::builder().connect_lazily();
@@ -429,6 +433,6 @@ async fn a_first_greeting_that_is_cut_off_is_an_error_or_waited_for_lazily() {
     let waiting = wait_for(&locks, "k");
     let before = proxy.connections();
     eventually!(HANG, "it connects again and again" => proxy.connections() > before + 5);
-    proxy.pass();
+    proxy.heal();
     granted(waiting).await.release_held().await;
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockManagerBuilder, LockOptions, inspect::Topic};
 use lock_tests::{
-    AcquireFree as _, After, Cluster, Direction, HANG, Kind, Log, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Sentinels, Which, assert_fails, connect, eventually, on_every_kind,
-    options, patient,
+    AcquireFree as _, AfterLoss, Cluster, Direction, Frames, HANG, Kind, Log, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, Sentinels, assert_fails, connect, eventually, on_every_kind, options,
+    patient,
 };
 use tokio::time::timeout;
 
@@ -438,7 +438,11 @@ async fn a_check_finds_a_revoked_right_and_leaves_no_key() {
     );
     let proxy = Proxy::start(server.port());
     let slow = connect(&proxy.url_as("user", "word")).await;
-    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
+    proxy.lose(
+        Direction::Replies,
+        Frames::of("EVALSHA"),
+        AfterLoss::Silence,
+    );
     let check = timeout(Duration::from_millis(100), slow.check()).await;
     check.expect_err("no reply");
     eventually!(HANG, "the key of the dropped check has expired" => server.keys("*") == [CLOCK]);
@@ -564,7 +568,7 @@ async fn each_node_of_a_cluster_is_tried() {
         locks.check().await.expect("all rights");
         for node in cluster.masters() {
             // All keys of a prefix with a tag are on one node.
-            if prefix.starts_with('{') && node.port() != cluster.node_of("{tag}").port() {
+            if prefix.starts_with('{') && node.port() != cluster.master_of("{tag}").port() {
                 continue;
             }
             node.cli(&["ACL", "SETUSER", "user", "resetkeys", "~__lock_core__:*"]);
@@ -608,7 +612,7 @@ async fn connecting_logs_the_server_once() {
             "protocol=\"RESP2\" mode=\"polling\" scripts=true",
         ),
         (
-            server.url_as("plain", "word"),
+            server.url_without_scripts(),
             "protocol=\"RESP3\" mode=\"polling\" scripts=false",
         ),
     ] {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Cluster, FakeServer, HANG, RedisServer, Refuses, Reply, StandIn, connect,
+    AcquireFree as _, Cluster, FakeServer, HANG, Quirk, RedisServer, Reply, StandIn, connect,
+    error_texts::{compare, refused},
     options,
-    texts::{compare, refused},
 };
 use tokio::time::timeout;
 
@@ -118,8 +118,8 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
     let replica = RedisServer::start();
     replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let server = RedisServer::start();
-    let shards = StandIn::start(server.port(), Refuses::OtherSlots);
-    let active = StandIn::start(server.port(), Refuses::Nothing);
+    let shards = StandIn::start(server.port(), Quirk::OtherSlots);
+    let active = StandIn::start(server.port(), Quirk::ActiveReplica);
     compare(&[
         (
             "a node of a cluster",

@@ -13,8 +13,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Tls};
 use lock_tests::{
-    AcquireFree as _, AskClients, Certificates, FakeServer, Flaw, HANG, KeyAndCertificate, Log,
-    Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, invalid, patient, unavailable,
+    AcquireFree as _, AskClients, Certificates, FakeServer, HANG, KeyAndCertificate, Log, Proxy,
+    RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, invalid, patient, unavailable,
 };
 use tokio::{sync::Barrier, time::timeout};
 
@@ -113,11 +113,14 @@ async fn a_server_needs_a_valid_certificate_for_its_name_from_a_trusted_authorit
         &good.tls_url(),
     )
     .await;
-    for (flaw, says) in [
-        (Flaw::Expired, "certificate expired"),
-        (Flaw::WrongName, "not valid for name \"localhost\""),
+    for (certificates, says) in [
+        (Certificates::expired(), "certificate expired"),
+        (
+            Certificates::for_hosts(&["elsewhere.internal"]),
+            "not valid for name \"localhost\"",
+        ),
     ] {
-        let certificates = Arc::new(Certificates::with_a_flaw(flaw));
+        let certificates = Arc::new(certificates);
         let bad = start(&certificates);
         let error = refused(trusting(&certificates), &bad.tls_url()).await;
         invalid(&error, says);
@@ -311,7 +314,7 @@ async fn thousands_of_requests_pass_a_connection_that_was_blocked() {
         })
         .collect();
     eventually!(HANG, "all have begun" => begun.load(Ordering::SeqCst) == TASKS);
-    proxy.pass();
+    proxy.heal();
     timeout(HANG, acquired.wait()).await.expect("no hang");
     assert_eq!(server.keys("lock:*").len(), TASKS, "each has its own");
     timeout(HANG, acquired.wait()).await.expect("no hang");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_tests::{Mode, Random, history::Demands};
+use lock_tests::{Mode, Random, history::Requirements};
 
 use crate::topology::Topology;
 
@@ -155,7 +155,11 @@ impl Use {
 }
 
 /// Returns the checker's requirements for a key, where no ttl is longer than `longest_ttl`.
-pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> Option<Demands> {
+pub(crate) fn requirements(
+    name: &str,
+    topology: Topology,
+    longest_ttl: Duration,
+) -> Option<Requirements> {
     let shared = SHARED.iter().find(|row| row.0 == name);
     let key = match shared {
         Some(row) => Kept::of(*row),
@@ -175,7 +179,7 @@ pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> 
         // A whole phase of the other mode, and the rest of another one.
         Use::Shared => key.ttl + SLACK + 2 * HOLD,
     };
-    Some(Demands {
+    Some(Requirements {
         ttl: key.ttl,
         service,
         is_private: matches!(key.usage, Use::Alone | Use::Private),

@@ -35,7 +35,10 @@ use std::{
 };
 
 use clap::Parser;
-use lock_tests::{Process, RedisServer, hold_through_a_stall, lost_by_a_stall, own_cores};
+use lock_tests::{
+    Process, RedisServer,
+    stall::{hold_through_a_stall, lost_by_a_stall, own_cores},
+};
 
 use crate::{contend::Failure, settings::Settings};
 

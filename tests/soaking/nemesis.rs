@@ -10,8 +10,8 @@ use std::{
 };
 
 use lock_tests::{
-    After, Proxy, RedisServer, Which, eventually_blocking,
-    history::{Invariant, Moment, Running, Tally, Window},
+    AfterLoss, Frames, Proxy, RedisServer, eventually_blocking,
+    history::{Checker, Invariant, Moment, Tally, Window},
     slot_of,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Ledger(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    running: Running,
+    checker: Checker,
     counts: BTreeMap<String, u64>,
     // The beginning of the current faults, if there are any, and their names.
     since: Option<Moment>,
@@ -37,9 +37,9 @@ struct State {
 }
 
 impl Ledger {
-    pub(crate) fn new(running: Running) -> Self {
+    pub(crate) fn new(checker: Checker) -> Self {
         Self(Mutex::new(State {
-            running,
+            checker,
             counts: BTreeMap::new(),
             since: None,
             current: String::new(),
@@ -48,18 +48,18 @@ impl Ledger {
     }
 
     /// Judges all events up to this time, or up to the beginning of the current faults, once `add` has added the new ones.
-    pub(crate) fn judge(&self, until: Moment, add: impl FnOnce(&mut Running)) {
+    pub(crate) fn judge(&self, until: Moment, add: impl FnOnce(&mut Checker)) {
         let mut state = self.state();
-        add(&mut state.running);
+        add(&mut state.checker);
         let known = state.since.map_or(until, |since| since.min(until));
-        state.running.judge(known);
+        state.checker.judge(known);
     }
 
     /// Adds violations that the history does not show.
-    pub(crate) fn offend(&self, invariant: Invariant, lines: impl IntoIterator<Item = String>) {
+    pub(crate) fn report(&self, invariant: Invariant, lines: impl IntoIterator<Item = String>) {
         let mut state = self.state();
         for line in lines {
-            state.running.offend(invariant, line);
+            state.checker.report(invariant, line);
         }
     }
 
@@ -71,7 +71,7 @@ impl Ledger {
     /// Returns a line about the soak so far.
     pub(crate) fn status(&self) -> String {
         let state = self.state();
-        let (tally, faults) = (state.running.tally(), state.counts.values().sum::<u64>());
+        let (tally, faults) = (state.checker.tally(), state.counts.values().sum::<u64>());
         let (grants, violations) = (tally.acquisitions, tally.violations().values().sum::<u64>());
         format!(
             "{grants:>8} acquisitions  {faults:>4} faults  {violations} violations  {}",
@@ -87,7 +87,7 @@ impl Ledger {
     /// Returns the result, and how often each kind of fault was injected.
     pub(crate) fn end(self) -> (Tally, BTreeMap<String, u64>) {
         let state = self.0.into_inner().expect("no panic while it is locked");
-        (state.running.into_tally(), state.counts)
+        (state.checker.into_tally(), state.counts)
     }
 
     fn begin(&self, faults: &[Fault]) {
@@ -107,14 +107,14 @@ impl Ledger {
             from: state.since.take().expect("it has begun"),
             to: Moment::now(),
         };
-        state.running.broken(window);
+        state.checker.broken(window);
         for fault in faults {
             let suspends = fault.suspends(topology);
             state.suspend(suspends, window);
             match fault.wipes(topology) {
-                Some(Wipes::All) => state.running.wiped(window, None),
+                Some(Wipes::All) => state.checker.wiped(window, None),
                 Some(Wipes::Key(number)) => {
-                    state.running.wiped(window, Some(key(number).to_owned()));
+                    state.checker.wiped(window, Some(key(number).to_owned()));
                 }
                 None => {}
             }
@@ -126,7 +126,7 @@ impl Ledger {
         let mut state = self.state();
         let name = "unplanned fail-over".to_owned();
         *state.counts.entry(name).or_default() += 1;
-        state.running.broken(window);
+        state.checker.broken(window);
         state.suspend(Suspends::ExclusionAndClocks, window);
     }
 
@@ -138,10 +138,10 @@ impl Ledger {
 impl State {
     fn suspend(&mut self, suspends: Suspends, window: Window) {
         if suspends != Suspends::Nothing {
-            self.running.excused(window);
+            self.checker.excused(window);
         }
         if suspends == Suspends::ExclusionAndClocks {
-            self.running.had_other_clocks(window);
+            self.checker.had_other_clocks(window);
         }
     }
 }
@@ -277,7 +277,7 @@ fn order(server: &RedisServer, command: &[&str]) {
 
 fn server_of(servers: &Servers, key: u64) -> &RedisServer {
     match &servers.kind {
-        Kind::Cluster(cluster) => cluster.node_of(&full_key(key)),
+        Kind::Cluster(cluster) => cluster.master_of(&full_key(key)),
         Kind::Sentinels(_) | Kind::Independent(_) => servers.node(0),
     }
 }
@@ -313,7 +313,7 @@ fn fail_over(servers: &Servers, key: u64, by: Cause) {
             cluster.rejoin(killed);
         }
         (Kind::Cluster(cluster), Cause::Stop) => {
-            let stopped = cluster.node_of(&key);
+            let stopped = cluster.master_of(&key);
             stopped.stop();
             // The other nodes are asked, since the stopped one does not reply.
             let limit = Duration::from_secs(60);
@@ -334,7 +334,7 @@ fn move_slot(servers: &Servers, key: u64, target: u64) {
         unreachable!("there are no slots");
     };
     let slot = slot_of(&full_key(key));
-    let source = cluster.node_of_slot(slot).port();
+    let source = cluster.master_of_slot(slot).port();
     let mut others = cluster.masters();
     others.retain(|node| node.port() != source);
     others.sort_by_key(|node| node.port());
@@ -364,7 +364,7 @@ fn break_the_network(servers: &Servers, fault: Fault) {
                 direction, delay, ..
             } => proxy.delay(direction, delay),
             Fault::LoseFrame { direction, nth, .. } => {
-                proxy.lose(direction, Which::nth(nth), After::Silence);
+                proxy.lose(direction, Frames::nth(nth), AfterLoss::Silence);
             }
             Fault::BlackHole { scope, .. } => proxy.black_hole(scope),
             Fault::HalfClose { direction, .. } => proxy.half_close(direction),
@@ -376,7 +376,7 @@ fn break_the_network(servers: &Servers, fault: Fault) {
         Fault::BlackHole { span, .. } => thread::sleep(span),
         _ => {}
     }
-    proxies.iter().for_each(Proxy::pass);
+    proxies.iter().for_each(Proxy::heal);
     // Frames in flight keep their delay.
     if let Fault::Delay { delay, .. } = fault {
         thread::sleep(delay);

@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_tests::history::{Invariant, Moment, Running, Tail, events};
+use lock_tests::history::{Checker, Invariant, Moment, Tail, events};
 
 use crate::{
     contend::Failure,
     crew::{Crew, Orders},
     growth::{Growth, Usage},
-    keys::demands,
+    keys::requirements,
     leftovers::leftovers,
     nemesis::{Ledger, Nemesis, watch_roles},
     plan::{CONTENDERS, Plan},
@@ -54,7 +54,9 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<Report, Failure
     let servers = Servers::start(topology);
     let registers = Registers::start();
     let (history, log) = (folder.join("history"), folder.join("contenders"));
-    let ledger = Ledger::new(Running::new(move |key| demands(key, topology, longest_ttl)));
+    let ledger = Ledger::new(Checker::new(move |key| {
+        requirements(key, topology, longest_ttl)
+    }));
     let tail = Tail::open(&history)?;
     let crew = Crew::start(Orders {
         urls: (0..CONTENDERS).map(|place| servers.url(place)).collect(),
@@ -110,12 +112,12 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<Report, Failure
     })?;
     let growth = early.map_or(Vec::new(), |early| early.growth(&measure()));
     let excessive = growth.iter().filter(|growth| growth.is_excessive());
-    ledger.offend(Invariant::NoLeak, excessive.map(Growth::to_string));
-    ledger.offend(Invariant::Service, crew.deserters());
-    ledger.offend(Invariant::Service, crew.end());
+    ledger.report(Invariant::NoLeak, excessive.map(Growth::to_string));
+    ledger.report(Invariant::Service, crew.deserters());
+    ledger.report(Invariant::Service, crew.end());
     let left = leftovers(&servers, longest_ttl + Duration::from_secs(1));
-    ledger.offend(Invariant::NothingLeft, left);
-    ledger.offend(Invariant::FencedStore, registers.missing());
+    ledger.report(Invariant::NothingLeft, left);
+    ledger.report(Invariant::FencedStore, registers.missing());
     judge.look(Duration::ZERO);
     let log = judge.log;
     let (tally, faults) = ledger.end();
@@ -136,13 +138,13 @@ impl Judge<'_> {
     /// Reads the new events, and judges those that are older than this.
     fn look(&mut self, age: Duration) {
         let (killed, until) = (self.crew.killed(), Moment::now().before(age));
-        self.ledger.judge(until, |running| {
+        self.ledger.judge(until, |checker| {
             for (process, at) in killed {
-                running.ended(process, at);
+                checker.ended(process, at);
             }
-            running.take(events(&self.tail.lines()));
+            checker.take(events(&self.tail.lines()));
         });
         self.tail.prune(HISTORY_KEPT);
-        self.ledger.offend(Invariant::NoLeak, self.log.look());
+        self.ledger.report(Invariant::NoLeak, self.log.look());
     }
 }

@@ -7,13 +7,14 @@ use std::{
 
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Kind, Migration, Proxy,
-    RedisServer, ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,
+    AcquireFree as _, AfterLoss, Cluster, Direction, FakeServer, Frames, HANG, Kind, Migration,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, granted, slot_of,
+    tag_of_slot,
 };
 use redis::Value;
 use tokio::time::timeout;
 
-use crate::waiters::{Waiting, granted, many_wait_in_an_outage};
+use crate::waiters::{Waiting, many_wait_in_an_outage};
 
 /// Returns three masters without replicas, which tests that leave them as they are share. They end with the last of these tests.
 fn shared() -> Arc<Cluster> {
@@ -41,7 +42,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// Returns this many keys whose locks are on one node.
 fn keys_of(cluster: &Cluster, node: &RedisServer, front: &str, count: usize) -> Vec<String> {
     let keys = (0..).map(|number| format!("{front}{number}"));
-    keys.filter(|key| cluster.node_of(&format!("lock:{key}")).port() == node.port())
+    keys.filter(|key| cluster.master_of(&format!("lock:{key}")).port() == node.port())
         .take(count)
         .collect()
 }
@@ -66,7 +67,7 @@ fn queue_length(node: &RedisServer, key: &str) -> usize {
 
 /// Makes a manager wait for a key, and returns once it is queued.
 async fn queued(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
-    let node = cluster.node_of(&format!("lock:{key}"));
+    let node = cluster.master_of(&format!("lock:{key}"));
     let before = queue_length(node, key);
     let (locks, own) = (locks.clone(), key.to_owned());
     let waiting = tokio::spawn(async move { locks.acquire(own, options()).await });
@@ -76,7 +77,7 @@ async fn queued(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
 
 /// Returns the migration of the slot of a key to another master.
 pub(super) fn to_another_master<'a>(cluster: &'a Cluster, full_key: &str) -> Migration<'a> {
-    let source = cluster.node_of(full_key).port();
+    let source = cluster.master_of(full_key).port();
     let mut masters = cluster.masters().into_iter();
     let target = masters.find(|node| node.port() != source);
     cluster.migration(slot_of(full_key), target.expect("three masters"))
@@ -259,7 +260,7 @@ async fn a_lock_that_is_released_while_its_slot_moves_is_free_afterwards() {
     let full_key = format!("lock:{key}");
     let guard = locks.acquire_free(key, options()).await;
     let (source, migration) = (
-        cluster.node_of(&full_key),
+        cluster.master_of(&full_key),
         to_another_master(&cluster, &full_key),
     );
     let target = migration.target();
@@ -299,7 +300,7 @@ async fn a_node_joins_and_leaves() {
     let spare = &cluster.nodes()[3];
     // Otherwise the spare would become a replica of the node that gets its only slot back.
     spare.cli(&["CONFIG", "SET", "cluster-allow-replica-migration", "no"]);
-    let source = cluster.node_of("lock:k");
+    let source = cluster.master_of("lock:k");
     let short = LockOptions::new(SECOND * 10);
     let guard = locks.acquire_free("k", short.clone()).await;
     // The slot map does not name a node without slots, so clients learn of this one only from redirects.
@@ -474,7 +475,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
     // A few futures may have been dropped before their requests were sent, because they began with another step.
     eventually!(HANG, "most requests were sent" => asked() >= 30);
     for proxy in &proxied.proxies {
-        proxy.pass();
+        proxy.heal();
     }
     // These requests reach both nodes after all earlier ones.
     for number in 0..20 {
@@ -488,7 +489,11 @@ async fn futures_dropped_in_flight_leave_no_lock() {
 async fn locks_work_without_grant_messages() {
     let proxied = Proxied::start(1).await;
     let proxy = &proxied.proxies[0];
-    proxy.lose(Direction::Replies, Which::of("SSUBSCRIBE"), After::Reset);
+    proxy.lose(
+        Direction::Replies,
+        Frames::of("SSUBSCRIBE"),
+        AfterLoss::Reset,
+    );
     let (one, other) = (connect(&proxied.url()).await, connect(&proxied.url()).await);
     let guard = one.acquire_free("k", options().wait(SECOND * 5)).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
@@ -510,11 +515,11 @@ async fn nodes_that_are_down_get_few_requests() {
         guards.push(locks.acquire_free(key, options()).await);
     }
     gone.kill9();
-    proxy.lead_to(gone.port());
+    proxy.redirect_to(gone.port());
     proxy.reset();
     // At most one connection for locks and one for grants every 50 ms.
     let waiting = many_wait_in_an_outage(&locks, proxy, Duration::from_millis(25)).await;
-    proxy.lead_to(proxied.cluster.nodes()[0].port());
+    proxy.redirect_to(proxied.cluster.nodes()[0].port());
     for waiting in waiting {
         granted(waiting).await.release_held().await;
     }
@@ -574,7 +579,7 @@ async fn a_fencing_clock_that_is_ahead_does_not_affect_another_slot() {
     let cluster = Cluster::builder().masters_alone(3).start();
     let locks = connect(&cluster.url()).await;
     let [ahead, other] = ["ahead", "other{1}"];
-    let node_of = |key: &str| cluster.node_of(&format!("lock:{key}"));
+    let master_of = |key: &str| cluster.master_of(&format!("lock:{key}"));
     let token = async |key: &str| {
         let guard = locks.acquire_free(key, options()).await;
         let token = guard.lease().fencing_token();
@@ -582,15 +587,15 @@ async fn a_fencing_clock_that_is_ahead_does_not_affect_another_slot() {
         u64::from(token)
     };
     let first = token(ahead).await;
-    node_of(ahead).set_fencing_clock(&clock_of(ahead), first + 600_000 * 2048);
+    master_of(ahead).set_fencing_clock(&clock_of(ahead), first + 600_000 * 2048);
     let far = token(ahead).await;
-    let scripts = node_of(other).calls("evalsha");
-    let before = node_of(other).calls("xadd");
+    let scripts = master_of(other).calls("evalsha");
+    let before = master_of(other).calls("xadd");
     for _ in 0..5 {
         assert!(token(other).await < far, "the other clock does not follow");
     }
-    assert!(node_of(other).calls("xadd") >= before + 5);
-    let scripts = node_of(other).calls("evalsha") - scripts;
+    assert!(master_of(other).calls("xadd") >= before + 5);
+    let scripts = master_of(other).calls("evalsha") - scripts;
     assert_eq!(scripts, 5, "only the releases");
 }
 
@@ -641,6 +646,6 @@ async fn keys_on_several_nodes_are_acquired_together() {
     all.release_held().await;
     granted(waiting).await.release_held().await;
     for key in keys.iter().map(|key| format!("lock:{key}")) {
-        assert_eq!(cluster.node_of(&key).get(&key), None, "{key}");
+        assert_eq!(cluster.master_of(&key).get(&key), None, "{key}");
     }
 }

@@ -29,7 +29,7 @@ impl MovedAddress {
         let proxy = Proxy::start(old.port());
         let url = url(&proxy);
         let before = [connect(&url).await, connect(&url).await];
-        proxy.lead_to(new.port());
+        proxy.redirect_to(new.port());
         Self {
             old,
             _new: new,
@@ -83,7 +83,7 @@ async fn tokens_grow_across_an_address_that_moves() {
 
 #[tokio::test]
 async fn tokens_grow_across_an_address_that_moves_for_a_user_without_scripts() {
-    let without_scripts = MovedAddress::start(|proxy| proxy.url_as("plain", "word"));
+    let without_scripts = MovedAddress::start(Proxy::url_without_scripts);
     tokens_grow(without_scripts.await).await;
 }
 

@@ -42,7 +42,8 @@ async fn all_nodes_of_a_cluster_are_reached_with_the_clients_certificates() {
     let other = connect_through(trusting(&certificates), &url).await;
     let (one, other) = (one.expect("it is trusted"), other.expect("it is trusted"));
     for master in cluster.masters() {
-        let on_it = |key: &String| cluster.node_of(&format!("lock:{key}")).port() == master.port();
+        let on_it =
+            |key: &String| cluster.master_of(&format!("lock:{key}")).port() == master.port();
         let key = (0..1000).map(|number| format!("k{number}")).find(on_it);
         let key = key.expect("each node has slots");
         let guard = one.acquire_free(&*key, patient()).await;

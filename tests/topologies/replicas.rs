@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Cluster, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    SECOND, Which, assert_fails, eventually, run_in_a_row,
+    AcquireFree as _, AfterLoss, Cluster, Direction, Frames, HANG, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, assert_fails, eventually, granted, run_in_a_row,
 };
-
-use crate::waiters::granted;
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
@@ -138,8 +136,8 @@ async fn an_acquire_waits_for_the_reply_to_a_release_in_the_background() {
             proxy.clear_log();
             proxy.lose(
                 Direction::Requests,
-                Which::nth_of(1, "EVALSHA"),
-                After::Reset,
+                Frames::nth_of(1, "EVALSHA"),
+                AfterLoss::Reset,
             );
         };
         let options = options().release_in_background();
@@ -201,7 +199,7 @@ async fn each_master_of_a_cluster_has_its_own_replica() {
         guard.release_held().await;
         granted(waiting).await.release_held().await;
     }
-    let master = cluster.node_of("lock:k");
+    let master = cluster.master_of("lock:k");
     cluster.replica_of("lock:k").stop();
     let refused = one.acquire("k", options().wait(SECOND * 2)).await;
     assert!(is_short_of_replicas(&refused), "{refused:?}");

@@ -8,11 +8,11 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply,
-    SECOND, Scope, Sentinels, assert_fails, connect, eventually,
+    SECOND, Scope, Sentinels, assert_fails, connect, eventually, granted,
 };
 use tokio::time::timeout;
 
-use crate::waiters::{granted, many_wait_in_an_outage};
+use crate::waiters::many_wait_in_an_outage;
 
 /// The time within which managers must leave a primary that was replaced.
 const SOON: Duration = Duration::from_secs(30);
@@ -291,11 +291,11 @@ async fn sentinels_get_few_requests_while_the_primary_is_down() {
         guards.push(locks.acquire_free(key, options()).await);
     }
     primary.kill9();
-    proxy.lead_to(gone.port());
+    proxy.redirect_to(gone.port());
     gone.kill9();
     proxy.reset();
     let waiting = many_wait_in_an_outage(&locks, &proxy, Duration::from_millis(50)).await;
-    proxy.lead_to(puppet.server.port());
+    proxy.redirect_to(puppet.server.port());
     primary.restart();
     for waiting in waiting {
         granted(waiting).await.release_held().await;

@@ -13,8 +13,8 @@ use lock_core::{
     inspect::{Health, Topic},
 };
 use lock_tests::{
-    AcquireFree as _, HANG, Proxy, RealProxy, RedisServer, Refuses, ReleaseHeld as _, SECOND,
-    StandIn, assert_fails, connect, eventually, invalid, patient, unavailable,
+    AcquireFree as _, HANG, Proxy, Quirk, RedisServer, ReleaseHeld as _, SECOND, StandIn,
+    ThirdParty, assert_fails, connect, eventually, granted, invalid, patient, unavailable,
 };
 use tokio::{task::JoinSet, time::timeout};
 
@@ -22,9 +22,9 @@ use tokio::{task::JoinSet, time::timeout};
 const TTL: Duration = Duration::from_secs(8);
 
 /// Starts a server with a stand-in in front of it.
-fn stand_in(refuses: Refuses) -> (RedisServer, StandIn) {
+fn stand_in(quirk: Quirk) -> (RedisServer, StandIn) {
     let server = RedisServer::start();
-    let stand_in = StandIn::start(server.port(), refuses);
+    let stand_in = StandIn::start(server.port(), quirk);
     (server, stand_in)
 }
 
@@ -52,8 +52,7 @@ async fn exclusive_locks_work(url: &str, servers: &[RedisServer], ttl: Duration)
     assert!(!waiting.is_finished());
     let before = guard.lease().fencing_token();
     guard.release_held().await;
-    let next = timeout(HANG, waiting).await.expect("no hang");
-    let next = next.expect("no panic").expect("its turn");
+    let next = granted(waiting).await;
     assert!(next.lease().fencing_token() > before);
     next.release_held().await;
     for server in servers {
@@ -147,7 +146,7 @@ async fn connecting_is_refused(url: &str, words: &str) {
 
 #[tokio::test]
 async fn several_shards_behind_one_endpoint_are_refused_unless_the_url_says_so() {
-    let (_server, shards) = stand_in(Refuses::OtherSlots);
+    let (_server, shards) = stand_in(Quirk::OtherSlots);
     connecting_is_refused(&shards.url(), "add `?sharded=true` to its url").await;
     // `servers.rs` tests the locks.
     let url = format!("{}?sharded=true", shards.url());
@@ -159,14 +158,14 @@ async fn several_shards_behind_one_endpoint_are_refused_unless_the_url_says_so()
 
 #[tokio::test]
 async fn envoy_supports_all_but_lists_and_messages() {
-    let (server, envoy) = stand_in(Refuses::LikeEnvoy { password: None });
+    let (server, envoy) = stand_in(Quirk::Envoy { password: None });
     a_proxy_of_scripts_works(&envoy.url(), &[server]).await;
 }
 
 #[tokio::test]
 async fn envoy_requires_its_own_password() {
     let password = Some("word");
-    let (_server, envoy) = stand_in(Refuses::LikeEnvoy { password });
+    let (_server, envoy) = stand_in(Quirk::Envoy { password });
     let locks = connect(&envoy.url_with("word")).await;
     locks
         .acquire_free("k", patient())
@@ -180,7 +179,7 @@ async fn envoy_requires_its_own_password() {
 
 #[tokio::test]
 async fn an_earlier_envoy_refuses_in_other_words() {
-    let (server, envoy) = stand_in(Refuses::LikeOldEnvoy);
+    let (server, envoy) = stand_in(Quirk::OldEnvoy);
     a_proxy_of_scripts_works(&envoy.url(), &[server]).await;
 }
 
@@ -199,25 +198,25 @@ async fn a_proxy_of_scripts_works(url: &str, servers: &[RedisServer]) {
 
 #[tokio::test]
 async fn redis_cluster_proxy_works_with_sharded_names() {
-    let (server, proxy) = stand_in(Refuses::LikeClusterProxy);
+    let (server, proxy) = stand_in(Quirk::ClusterProxy);
     everything_works(&format!("{}?sharded=true", proxy.url()), &[server]).await;
 }
 
 #[tokio::test]
 async fn a_server_that_refuses_resp3_in_other_words_is_polled() {
-    let (server, old) = stand_in(Refuses::Resp3);
+    let (server, old) = stand_in(Quirk::Resp3);
     everything_works(&old.url(), &[server]).await;
 }
 
 #[tokio::test]
 async fn a_server_that_closes_connections_at_a_subscription_is_polled() {
-    let (server, closing) = stand_in(Refuses::Subscriptions);
+    let (server, closing) = stand_in(Quirk::Subscriptions);
     everything_works(&closing.url(), &[server]).await;
 }
 
 #[tokio::test]
 async fn a_server_that_refuses_commands_after_a_subscription_is_polled() {
-    let (server, deaf) = stand_in(Refuses::CommandsAfterSubscribe);
+    let (server, deaf) = stand_in(Quirk::CommandsAfterSubscribe);
     everything_works(&deaf.url(), &[server]).await;
 }
 
@@ -233,7 +232,7 @@ async fn a_server_without_streams_is_refused() {
 
 #[tokio::test]
 async fn an_active_replica_is_refused() {
-    let (_server, active) = stand_in(Refuses::Nothing);
+    let (_server, active) = stand_in(Quirk::ActiveReplica);
     connecting_is_refused(&active.url(), "is an active replica").await;
 }
 
@@ -266,7 +265,7 @@ async fn a_replica_is_refused_unless_it_is_promoted_in_time() {
 #[tokio::test]
 async fn locks_and_waits_survive_the_time_outs_of_haproxy() {
     let server = RedisServer::start();
-    let haproxy = RealProxy::haproxy(&server);
+    let haproxy = ThirdParty::haproxy(&server);
     let connections = || server.calls("hello");
     let before = connections();
     exclusive_locks_work(&haproxy.url(), std::slice::from_ref(&server), TTL).await;
@@ -277,7 +276,7 @@ async fn locks_and_waits_survive_the_time_outs_of_haproxy() {
 #[tokio::test]
 async fn twemproxy_supports_all_but_lists_and_messages() {
     let servers = [(); 2].map(|()| RedisServer::start());
-    let twemproxy = RealProxy::twemproxy(&servers);
+    let twemproxy = ThirdParty::twemproxy(&servers);
     a_proxy_of_scripts_works(&twemproxy.url(), &servers).await;
 }
 
@@ -285,7 +284,7 @@ async fn twemproxy_supports_all_but_lists_and_messages() {
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
 async fn fakeredis_with_lua_supports_all_but_messages() {
-    let fakeredis = RealProxy::fakeredis(true);
+    let fakeredis = ThirdParty::fakeredis();
     let url = fakeredis.url();
     tasks_of_several_managers_exclude_each_other(&url, 20).await;
     assert_eq!(
@@ -302,15 +301,14 @@ async fn fakeredis_with_lua_supports_all_but_messages() {
     assert_fails!(refused, LockError::Unavailable { .. });
     let waiting = tokio::spawn(async move { other.acquire("x", patient()).await });
     guard.release_held().await;
-    let next = timeout(HANG, waiting).await.expect("no hang");
-    let next = next.expect("no panic").expect("its turn");
+    let next = granted(waiting).await;
     next.release_held().await;
 }
 
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
 async fn fakeredis_without_lua_supports_exclusive_locks() {
-    let fakeredis = RealProxy::fakeredis(false);
+    let fakeredis = ThirdParty::fakeredis_without_lua();
     let url = fakeredis.url();
     // Waiters poll, in no order.
     tasks_of_several_managers_exclude_each_other(&url, 3).await;

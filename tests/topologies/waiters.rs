@@ -4,14 +4,9 @@ use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{HANG, Proxy, SECOND, eventually};
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::task::JoinHandle;
 
 pub(super) type Waiting = JoinHandle<Result<LockGuard, LockError>>;
-
-pub(super) async fn granted(waiting: Waiting) -> LockGuard {
-    let granted = timeout(HANG, waiting).await.expect("no missed wake-up");
-    granted.expect("no panic").expect("granted")
-}
 
 /// Makes fifty tasks wait for one lock each, while the servers behind a proxy are down. Checks that the proxy gets at
 /// most one connection in each `pause`, and some more at the beginning.

@@ -15,8 +15,8 @@ use lock_core::{
     LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, inspect::Holder,
 };
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, assert_fails, connect, eventually, on_every_kind, patient,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Kind, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, assert_fails, connect, eventually, on_every_kind, patient,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -95,7 +95,11 @@ async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisSe
     let builder = LockManager::builder().command_timeout(SECOND);
     let locks = built_without_scripts(builder, proxy.port()).await;
     // The second request is sent a command time-out later, and finds its own key.
-    proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Silence);
+    proxy.lose(
+        Direction::Replies,
+        Frames::nth_of(1, "SET"),
+        AfterLoss::Silence,
+    );
     let guard = locks.acquire("k", patient()).await.expect("its own key");
     let (believed, left) = (guard.lease().remaining(), server.pttl("lock:k"));
     assert!(

@@ -149,10 +149,10 @@ async fn with_a_bound(site: &Site, returned: Returned) {
     for body in ["sized", "streamed"] {
         let path = returned.path("bounded", body);
         let mut request = site.send(&path).await;
-        request.begins_with(HEAD).await.expect("a head");
+        request.read_until(HEAD).await.expect("a head");
         assert!(site.app.try_hold(&key).await.is_none(), "{path}");
         site.app.finish.notify_one();
-        request.begins_with(PIECE).await.expect("the body");
+        request.read_until(PIECE).await.expect("the body");
         drop(site.app.hold(&key).await);
 
         site.app.finish.notify_one();
@@ -163,7 +163,7 @@ async fn with_a_bound(site: &Site, returned: Returned) {
         drop(site.app.hold(&key).await);
 
         let mut request = site.send(&path).await;
-        request.begins_with(HEAD).await.expect("a head");
+        request.read_until(HEAD).await.expect("a head");
         request.reset().expect("a connection");
         drop(site.app.hold(&key).await);
         a_head_releases_the_lock(site, returned, body).await;
@@ -175,7 +175,7 @@ async fn a_head_releases_the_lock(site: &Site, returned: Returned, body: &str) {
     let (key, path) = (returned.key("bounded"), returned.path("bounded", body));
     site.app.has_begun.store(false, Relaxed);
     let mut request = site.send_as("HEAD", &path).await;
-    request.begins_with(HEAD).await.expect("a head");
+    request.read_until(HEAD).await.expect("a head");
     if !returned.sees_the_method {
         site.app.finish.notify_one();
     }
@@ -195,11 +195,11 @@ async fn without_a_bound(site: &Site, returned: Returned, body: &str) {
     assert_eq!(warnings(&key), 0, "{}", LOG.text());
     for _ in 0..2 {
         let mut request = site.send(&path).await;
-        request.begins_with(HEAD).await.expect("a head");
+        request.read_until(HEAD).await.expect("a head");
         let taken = tokio::time::timeout(SOON, site.app.hold(&key)).await;
         drop(taken.expect("it is free before the response has been sent"));
         site.app.finish.notify_one();
-        request.begins_with(PIECE).await.expect("the body");
+        request.read_until(PIECE).await.expect("the body");
     }
     assert_eq!(warnings(&key), 1, "{path}: {}", LOG.text());
 }
@@ -213,7 +213,7 @@ async fn complete_responses_release_the_lock(site: &Site, returned: Returned, va
         drop(site.app.hold(&returned.key(variant)).await);
 
         let mut request = site.send_as("HEAD", &path).await;
-        request.begins_with(HEAD).await.expect("a head");
+        request.read_until(HEAD).await.expect("a head");
         drop(site.app.hold(&returned.key(variant)).await);
         assert_eq!(request.rest().await, "", "{path}: a head has no body");
     }

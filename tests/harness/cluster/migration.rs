@@ -1,7 +1,10 @@
 //! Moves a slot from one master to another, one step at a time, so that a test can act between two steps.
 
-use super::{Cluster, SOON, View, id};
-use crate::{server::RedisServer, wait::eventually_blocking};
+use super::{Cluster, View, id};
+use crate::{
+    server::RedisServer,
+    wait::{HANG, eventually_blocking},
+};
 
 /// The migration of a slot, returned by [`Cluster::migration`]. Its steps are the methods, in the order of this page.
 #[derive(Debug)]
@@ -14,7 +17,7 @@ pub struct Migration<'a> {
 
 impl<'a> Migration<'a> {
     pub(super) fn new(cluster: &'a Cluster, slot: u16, target: &'a RedisServer) -> Self {
-        let source = cluster.node_of_slot(slot);
+        let source = cluster.master_of_slot(slot);
         assert_ne!(
             source.port(),
             target.port(),
@@ -78,7 +81,7 @@ impl<'a> Migration<'a> {
         for other in self.cluster.masters() {
             self.set_slot(other, &["NODE", &target]);
         }
-        eventually_blocking(SOON, "all nodes know who has the slot", || {
+        eventually_blocking(HANG, "all nodes know who has the slot", || {
             let mut nodes = self.cluster.running();
             nodes.all(|node| {
                 let owner = View::of(node).and_then(|view| view.master_of(self.slot));

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io, mem,
     sync::{Arc, Mutex},
     time::Instant,
 };
@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Request,
-    faults::{After, Direction, Fate, Faults, Verdict},
+    faults::{AfterLoss, Direction, Fate, Faults, Verdict},
 };
 use crate::resp::{self, Turn};
 
@@ -30,6 +30,9 @@ type Queued = mpsc::UnboundedReceiver<(Instant, Vec<u8>)>;
 
 /// The name under which messages are counted, in place of a command's.
 const PUSH: &str = "PUSH";
+
+/// The number of bytes that are read at a time.
+const BUFFER: usize = 16 << 10;
 
 /// A message that no client has subscribed to.
 const FLOOD: &[u8] = b">3\r\n$7\r\nmessage\r\n$5\r\nflood\r\n$4\r\nword\r\n";
@@ -90,7 +93,7 @@ impl Connection {
         direction: Direction,
         queue: Queue,
     ) -> io::Result<()> {
-        let mut buffer = Vec::with_capacity(16 << 10);
+        let mut buffer = Vec::with_capacity(BUFFER);
         let mut silenced = false;
         // `None` until the first byte, which decides it.
         let mut is_tls = None;
@@ -108,9 +111,9 @@ impl Connection {
                         // After a half close the queue has no receiver, and the frame is lost.
                         queue.send((Instant::now() + delay, frame)).ok();
                     }
-                    Verdict::Lose(After::Continue) => {}
-                    Verdict::Lose(After::Silence) => silenced = true,
-                    Verdict::Lose(After::Reset) => {
+                    Verdict::Lose(AfterLoss::Continue) => {}
+                    Verdict::Lose(AfterLoss::Silence) => silenced = true,
+                    Verdict::Lose(AfterLoss::Reset) => {
                         return Err(io::ErrorKind::ConnectionReset.into());
                     }
                     Verdict::Cut => {
@@ -156,7 +159,7 @@ impl Connection {
             Direction::Replies => self.command_of(frame),
         };
         if silenced {
-            return Verdict::Lose(After::Silence);
+            return Verdict::Lose(AfterLoss::Silence);
         }
         let verdict = self.faults.judge(self.number, direction, &command);
         if direction == Direction::Requests && matches!(verdict, Verdict::Forward { .. }) {
@@ -216,13 +219,12 @@ fn begins_as_tls(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(0x15 | 0x16))
 }
 
-/// Removes the first complete frame from the buffer. Bytes of another protocol are passed on as they were read. TLS needs a flag of
-/// its own, since encrypted bytes may look like the beginning of a frame that never ends.
+/// Removes the first complete frame from the buffer. TLS needs a flag of its own, since encrypted bytes may look like the beginning
+/// of a frame that never ends.
 fn next_frame(buffer: &mut Vec<u8>, is_tls: bool) -> Option<Vec<u8>> {
-    let length = match resp::frame_length(buffer) {
-        _ if is_tls => buffer.len(),
-        Ok(length) => length?,
-        Err(resp::Malformed) => buffer.len(),
-    };
-    (length > 0).then(|| buffer.drain(..length).collect())
+    if is_tls {
+        let next = Vec::with_capacity(BUFFER);
+        return (!buffer.is_empty()).then(|| mem::replace(buffer, next));
+    }
+    resp::take_frame(buffer)
 }

@@ -32,12 +32,12 @@ pub enum Scope {
 ///
 /// A reply counts under the command it answers, a push message under `PUSH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Which {
+pub struct Frames {
     command: Option<String>,
     nth: Option<u64>,
 }
 
-impl Which {
+impl Frames {
     /// Every frame.
     pub fn every() -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Which {
 
 /// The fate of the frames after a lost frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
+pub enum AfterLoss {
     /// No later frame arrives in that direction of the connection, as if packets stopped arriving: TCP never skips bytes.
     Silence,
     /// The connection is reset.
@@ -89,7 +89,7 @@ pub(super) enum Verdict {
     Forward {
         delay: Duration,
     },
-    Lose(After),
+    Lose(AfterLoss),
     /// Only the first half arrives, and then the connection is closed.
     Cut,
 }
@@ -127,7 +127,7 @@ struct Lane {
 
 #[derive(Debug)]
 struct Loss {
-    which: Which,
+    which: Frames,
     /// The decision about these frames.
     verdict: Verdict,
     // The number of frames so far that match `which.command`.
@@ -159,7 +159,7 @@ impl Faults {
         self.state().lane(direction).delay = delay;
     }
 
-    pub(super) fn set_loss(&self, direction: Direction, which: Which, verdict: Verdict) {
+    pub(super) fn set_loss(&self, direction: Direction, which: Frames, verdict: Verdict) {
         self.state().lane(direction).loss = Some(Loss {
             which,
             verdict,
@@ -220,7 +220,7 @@ impl Faults {
             return Verdict::Forward { delay };
         };
         if let Some(known) = state.connections.get_mut(&connection) {
-            known.lost_a_frame |= verdict == Verdict::Lose(After::Silence);
+            known.lost_a_frame |= verdict == Verdict::Lose(AfterLoss::Silence);
         }
         verdict
     }

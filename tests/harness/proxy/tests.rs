@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::*;
-use crate::{server::RedisServer, wait::eventually_blocking};
+use crate::{
+    server::RedisServer,
+    wait::{HANG, eventually_blocking},
+};
 
 /// Long for a round trip on this machine, short for a test.
 const SHORT: Duration = Duration::from_millis(100);
@@ -126,7 +129,7 @@ fn a_delay_holds_back_each_frame_but_not_later_ones() {
         assert!(start.elapsed() >= delay);
         // If each waited for the previous one, they would take twice as long.
         assert!(start.elapsed() < 10 * delay, "{:?}", start.elapsed());
-        proxy.pass();
+        proxy.heal();
         assert!(client.is_fast());
     }
 }
@@ -135,7 +138,11 @@ fn a_delay_holds_back_each_frame_but_not_later_ones() {
 fn a_lost_reply_silences_its_connection_after_the_server_did_the_work() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
-    proxy.lose(Direction::Replies, Which::nth_of(2, "SET"), After::Silence);
+    proxy.lose(
+        Direction::Replies,
+        Frames::nth_of(2, "SET"),
+        AfterLoss::Silence,
+    );
     assert_eq!(client.ask(&["SET", "lost-reply", "1"]), "+OK");
     client.send(&["SET", "lost-reply", "2"]);
     client.send(&["PING"]);
@@ -147,7 +154,7 @@ fn a_lost_reply_silences_its_connection_after_the_server_did_the_work() {
         "+OK"
     );
     // When the fault heals, the silent connection is reset.
-    proxy.pass();
+    proxy.heal();
     assert_eq!(client.end(), ErrorKind::ConnectionReset);
 }
 
@@ -155,7 +162,7 @@ fn a_lost_reply_silences_its_connection_after_the_server_did_the_work() {
 fn a_lost_request_never_reaches_the_server() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
-    proxy.lose(Direction::Requests, Which::nth(2), After::Silence);
+    proxy.lose(Direction::Requests, Frames::nth(2), AfterLoss::Silence);
     assert_eq!(client.ask(&["SET", "lost-request", "1"]), "+OK");
     client.send(&["SET", "lost-request", "2"]);
     eventually_blocking(HANG, "the second arrives", || proxy.requests("SET") == 2);
@@ -167,7 +174,7 @@ fn a_lost_request_never_reaches_the_server() {
 fn a_loss_may_reset_the_connection() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
-    proxy.lose(Direction::Replies, Which::of("SET"), After::Reset);
+    proxy.lose(Direction::Replies, Frames::of("SET"), AfterLoss::Reset);
     assert_eq!(client.ask(&["PING"]), "+PONG");
     client.send(&["SET", "reset-after", "1"]);
     assert_eq!(client.end(), ErrorKind::ConnectionReset);
@@ -179,7 +186,7 @@ fn replies_are_matched_to_their_requests_across_messages_and_confirmations() {
     for protocol in ["2", "3"] {
         let (server, proxy) = server_and_proxy();
         let mut client = Client::connect(&proxy);
-        proxy.lose(Direction::Replies, Which::of("PING"), After::Continue);
+        proxy.lose(Direction::Replies, Frames::of("PING"), AfterLoss::Continue);
         client.send(&["HELLO", protocol]);
         client.send(&["SUBSCRIBE", "one", "two"]);
         client.send(&["PING"]);
@@ -211,7 +218,7 @@ fn a_black_hole_for_all_swallows_new_connections_too() {
         assert!(client.is_silent());
     }
     assert_eq!(proxy.requests("PING"), 1, "nothing was read meanwhile");
-    proxy.pass();
+    proxy.heal();
     for client in [&mut old, &mut new] {
         assert_eq!(client.line(LONG).unwrap(), "+PONG");
     }
@@ -245,7 +252,7 @@ fn a_black_hole_swallows_delayed_frames_in_flight() {
     let reply = client.line(delay + SHORT);
     assert_eq!(reply.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(server.calls("echo"), 0);
-    proxy.pass();
+    proxy.heal();
     assert_eq!(client.line(LONG).unwrap(), "$4");
 }
 
@@ -275,14 +282,14 @@ fn a_half_close_of_requests_ends_the_connection_at_the_server() {
 #[test]
 fn a_cut_reply_arrives_half_and_ends_the_connection() {
     let (_server, proxy) = server_and_proxy();
-    proxy.cut(Direction::Replies, Which::of("ECHO"));
+    proxy.cut(Direction::Replies, Frames::of("ECHO"));
     let mut client = Client::connect(&proxy);
     assert_eq!(client.ask(&["PING"]), "+PONG");
     client.send(&["ECHO", "12345678"]);
     // Half of `$8`, `12345678` and their line ends.
     assert_eq!(client.line(LONG).unwrap(), "$8");
     assert_eq!(client.end(), ErrorKind::UnexpectedEof);
-    proxy.pass();
+    proxy.heal();
     assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
 }
 
@@ -299,7 +306,7 @@ fn a_flood_of_messages_surrounds_the_replies_until_it_heals() {
     }
     client.send(&["ECHO", "flooded"]);
     client.lines_until("flooded");
-    proxy.pass();
+    proxy.heal();
     client.send(&["ECHO", "the last"]);
     client.lines_until("the last");
     assert_eq!(

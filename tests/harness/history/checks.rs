@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Demands, Event, History, Invariant, Running, Step, Tally, Window};
+use super::{Checker, Event, History, Invariant, Requirements, Step, Tally, Window};
 
 /// The time for which a process is known to have relied on a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl History {
     /// Returns the longest time that overlaps with a window and in which a requested key was not granted; zero if no key was
     /// requested. It includes the preceding hold.
     pub fn without_service(&self, window: Window) -> Duration {
-        self.judged(|running| running.broken(window))
+        self.judged(|checker| checker.broken(window))
             .longest_gap_in_faults()
     }
 
@@ -56,33 +56,33 @@ impl History {
     }
 
     fn violations(&self, invariant: Invariant, outside: &[Window]) -> Vec<String> {
-        let tally = self.judged(|running| {
+        let tally = self.judged(|checker| {
             for window in outside {
-                running.excused(*window);
+                checker.excused(*window);
             }
         });
         tally.shown(invariant).to_vec()
     }
 
-    fn judged(&self, prepare: impl FnOnce(&mut Running)) -> Tally {
+    fn judged(&self, prepare: impl FnOnce(&mut Checker)) -> Tally {
         // The windows already include the time for which a lost lease may last.
-        let mut running = Running::new(|_| {
-            Some(Demands {
+        let mut checker = Checker::new(|_| {
+            Some(Requirements {
                 ttl: Duration::ZERO,
                 service: Duration::MAX,
                 is_private: false,
             })
         });
-        prepare(&mut running);
-        running.take(self.events.iter().cloned());
+        prepare(&mut checker);
+        checker.take(self.events.iter().cloned());
         let processes: BTreeSet<u32> = self.events.iter().map(|event| event.process).collect();
         if let Some(last) = self.events.last() {
             for process in processes {
-                running.ended(process, last.at);
+                checker.ended(process, last.at);
             }
-            running.judge(last.at);
+            checker.judge(last.at);
         }
-        running.into_tally()
+        checker.into_tally()
     }
 }
 

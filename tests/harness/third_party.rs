@@ -1,4 +1,4 @@
-//! Programs that clients may meet in place of Redis: real proxies, and a server for tests.
+//! Programs of others that clients may meet in place of Redis: two proxies, and a server for tests.
 
 use std::{
     fs::{self, File},
@@ -9,26 +9,25 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    child::{self, ChildProcess},
+    child::{self, ChildProcess, fetched},
     port::free_port,
     server::RedisServer,
-    tools::tool,
     wait::{HANG, eventually_blocking},
 };
 
 /// A running program on a free port of 127.0.0.1, ended when this is dropped.
 #[derive(Debug)]
-pub struct RealProxy {
+pub struct ThirdParty {
     port: u16,
     // Kept for their drops.
     _process: ChildProcess,
     _folder: TempDir,
 }
 
-impl RealProxy {
+impl ThirdParty {
     /// Starts `HAProxy` in front of a server. It closes a connection that was silent in one direction for two seconds.
     pub fn haproxy(server: &RedisServer) -> Self {
-        let program = || child::command("/usr/sbin/haproxy", "haproxy");
+        let program = || child::command("/usr/sbin/haproxy", Some("haproxy"));
         Self::start(program, &["-db", "-f"], |port| {
             format!(
                 "defaults\n mode tcp\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n\
@@ -41,7 +40,7 @@ impl RealProxy {
     /// Starts twemproxy in front of servers, and divides the keys among them.
     pub fn twemproxy(servers: &[RedisServer]) -> Self {
         let program = || {
-            let mut command = child::command("/usr/sbin/nutcracker", "nutcracker");
+            let mut command = child::command("/usr/sbin/nutcracker", Some("nutcracker"));
             // The port for statistics is fixed by default.
             command.args(["-a", "127.0.0.1", "-s", &free_port().to_string()]);
             command
@@ -57,18 +56,24 @@ impl RealProxy {
         })
     }
 
-    /// Starts fakeredis, a server for tests. Without its Lua library, it runs no scripts.
-    pub fn fakeredis(has_lua: bool) -> Self {
-        let python = tool("python/bin/python", "Python");
-        let program = || child::command(&python, "python3");
-        let no_lua = if has_lua {
-            ""
-        } else {
-            "import sys\nsys.modules.update({'lupa': None, 'lupa.lua51': None})\n"
-        };
+    /// Starts fakeredis, a server for tests.
+    pub fn fakeredis() -> Self {
+        Self::fakeredis_after("")
+    }
+
+    /// Starts fakeredis without its Lua library: it runs no scripts.
+    pub fn fakeredis_without_lua() -> Self {
+        Self::fakeredis_after(
+            "import sys\nsys.modules.update({'lupa': None, 'lupa.lua51': None})\n",
+        )
+    }
+
+    fn fakeredis_after(lines: &str) -> Self {
+        let python = fetched("python/bin/python", "Python");
+        let program = || child::command(&python, None);
         Self::start(program, &[], |port| {
             format!(
-                "{no_lua}from fakeredis import TcpFakeServer\nTcpFakeServer(('127.0.0.1', {port})).serve_forever()\n"
+                "{lines}from fakeredis import TcpFakeServer\nTcpFakeServer(('127.0.0.1', {port})).serve_forever()\n"
             )
         })
     }

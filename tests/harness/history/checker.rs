@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Event, Moment, Step, Window};
-use crate::mode::Mode;
+use crate::locking::Mode;
 
 mod key;
 mod tally;
@@ -20,7 +20,7 @@ pub use self::tally::Tally;
 
 /// The requirements for the locks of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Demands {
+pub struct Requirements {
     /// The longest ttl with which it is locked.
     pub ttl: Duration,
     /// The longest time without a grant while an attempt waits for it and nothing is broken.
@@ -57,11 +57,11 @@ impl Invariant {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the requirements for a key.
-type Asked = dyn Fn(&str) -> Option<Demands> + Send;
+type RequirementsOf = dyn Fn(&str) -> Option<Requirements> + Send;
 
 /// Judges events as they arrive.
-pub struct Running {
-    demands: Box<Asked>,
+pub struct Checker {
+    requirements: Box<RequirementsOf>,
     // The events that are not judged yet, ordered by time and then by arrival.
     pending: BTreeMap<(Moment, u64), Item>,
     arrived: u64,
@@ -111,16 +111,16 @@ struct Windows {
 /// The context in which an event is judged, and the result.
 struct Case<'a> {
     key: &'a str,
-    demands: Demands,
+    requirements: Requirements,
     windows: &'a Windows,
     tally: &'a mut Tally,
 }
 
-impl Running {
+impl Checker {
     /// Makes a checker with the requirements for each key. A key without requirements is a mistake of the test.
-    pub fn new(demands: impl Fn(&str) -> Option<Demands> + Send + 'static) -> Self {
+    pub fn new(requirements: impl Fn(&str) -> Option<Requirements> + Send + 'static) -> Self {
         Self {
-            demands: Box::new(demands),
+            requirements: Box::new(requirements),
             pending: BTreeMap::new(),
             arrived: 0,
             judged: Moment::from_nanos(0),
@@ -168,8 +168,8 @@ impl Running {
     }
 
     /// Adds a violation that the history does not show.
-    pub fn offend(&mut self, invariant: Invariant, text: String) {
-        self.tally.offend(invariant, text);
+    pub fn report(&mut self, invariant: Invariant, text: String) {
+        self.tally.report(invariant, text);
     }
 
     /// Judges everything up to a point in time before which everything is known.
@@ -191,7 +191,7 @@ impl Running {
                 until,
                 &mut Case {
                     key,
-                    demands: demands_of(&*self.demands, key),
+                    requirements: requirements_of(&*self.requirements, key),
                     windows: &self.windows,
                     tally: &mut self.tally,
                 },
@@ -219,7 +219,7 @@ impl Running {
         let id = (event.process, event.attempt);
         let case = &mut Case {
             key: &event.key,
-            demands: demands_of(&*self.demands, &event.key),
+            requirements: requirements_of(&*self.requirements, &event.key),
             windows: &self.windows,
             tally: &mut self.tally,
         };
@@ -305,7 +305,7 @@ impl Running {
                 "attempt {number} of process {process} to lock {key}, called at {called}, has not ended after {calm:.1?} in which \
                  nothing was broken"
             );
-            self.tally.offend(Invariant::Service, text);
+            self.tally.report(Invariant::Service, text);
         }
     }
 
@@ -322,23 +322,24 @@ impl Running {
             key.forget(judged);
         }
         self.keys.retain(|name, key| {
-            let is_private = (self.demands)(name).is_some_and(|demands| demands.is_private);
+            let is_private =
+                (self.requirements)(name).is_some_and(|requirements| requirements.is_private);
             !(is_private && key.is_silent_for(KEPT, judged))
         });
     }
 }
 
-impl std::fmt::Debug for Running {
+impl std::fmt::Debug for Checker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Running")
+        f.debug_struct("Checker")
             .field("judged", &self.judged)
             .field("tally", &self.tally)
             .finish_non_exhaustive()
     }
 }
 
-fn demands_of(demands: &Asked, key: &str) -> Demands {
-    demands(key).unwrap_or_else(|| panic!("no requirements for {key}"))
+fn requirements_of(requirements: &RequirementsOf, key: &str) -> Requirements {
+    requirements(key).unwrap_or_else(|| panic!("no requirements for {key}"))
 }
 
 /// Returns the longest part of a span of time in which nothing was broken.
@@ -362,8 +363,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn demands(key: &str) -> Option<Demands> {
-        ["k", "own"].contains(&key).then_some(Demands {
+    fn requirements(key: &str) -> Option<Requirements> {
+        ["k", "own"].contains(&key).then_some(Requirements {
             ttl: Duration::from_millis(100),
             service: Duration::from_millis(300),
             is_private: key == "own",
@@ -379,13 +380,13 @@ mod tests {
     }
 
     /// Judges lines with points in time in milliseconds, both all at once and one by one, which must give the same result.
-    fn judge(lines: &[&str], prepare: impl Fn(&mut Running)) -> BTreeMap<Invariant, u64> {
+    fn judge(lines: &[&str], prepare: impl Fn(&mut Checker)) -> BTreeMap<Invariant, u64> {
         let mut events: Vec<Event> = lines.iter().map(|line| in_nanos(line)).collect();
         events.sort_by_key(|event| event.at);
-        let mut whole = Running::new(demands);
+        let mut whole = Checker::new(requirements);
         prepare(&mut whole);
         whole.take(events.iter().cloned());
-        let mut pieces = Running::new(demands);
+        let mut pieces = Checker::new(requirements);
         prepare(&mut pieces);
         for event in events {
             let at = event.at;
@@ -393,8 +394,8 @@ mod tests {
             pieces.judge(at);
         }
         let end = Moment::from_nanos(100_000 * MS);
-        for running in [&mut whole, &mut pieces] {
-            running.judge(end);
+        for checker in [&mut whole, &mut pieces] {
+            checker.judge(end);
         }
         assert_eq!(whole.tally().violations(), pieces.tally().violations());
         whole.tally().violations().clone()
@@ -450,13 +451,13 @@ mod tests {
         let bad = bad.each_ref().map(String::as_str);
         assert_eq!(judge(&bad, |_| {}), one(Invariant::Exclusion));
         assert_eq!(
-            judge(&bad, |running| running.excused(window(0, 15))),
+            judge(&bad, |checker| checker.excused(window(0, 15))),
             none()
         );
-        let over = |running: &mut Running| running.excused(window(31, 40));
+        let over = |checker: &mut Checker| checker.excused(window(31, 40));
         assert_eq!(judge(&bad, over), one(Invariant::Exclusion));
         // A later window excuses no grant.
-        let late = |running: &mut Running| running.excused(window(300, 400));
+        let late = |checker: &mut Checker| checker.excused(window(300, 400));
         assert_eq!(judge(&bad, late), one(Invariant::Exclusion));
     }
 
@@ -468,7 +469,7 @@ mod tests {
             "295 1 1 k refused - -",
             "300 1 1 k release-called - 390",
         ];
-        let within = |to: u64| judge(&lines, |running| running.excused(window(100, to)));
+        let within = |to: u64| judge(&lines, |checker| checker.excused(window(100, to)));
         assert_eq!(within(200), none());
         assert_eq!(within(180), one(Invariant::FencedStore));
     }
@@ -484,7 +485,7 @@ mod tests {
                 &next,
                 "120 2 1 k release-called - 199",
             ];
-            let killed = |running: &mut Running| running.ended(1, Moment::from_nanos(50 * MS));
+            let killed = |checker: &mut Checker| checker.ended(1, Moment::from_nanos(50 * MS));
             assert_eq!(judge(&lines, killed), expected);
         }
     }
@@ -496,7 +497,7 @@ mod tests {
             let lines = ["10 1 1 k called - -", "20 1 1 k acquired 5 115", &release];
             let wiped = |key: Option<&str>| {
                 let key = key.map(str::to_owned);
-                move |running: &mut Running| running.wiped(window(100, 110), key.clone())
+                move |checker: &mut Checker| checker.wiped(window(100, 110), key.clone())
             };
             assert_eq!(judge(&lines, wiped(None)), expected);
             assert_eq!(judge(&lines, wiped(Some("k"))), expected);
@@ -520,7 +521,7 @@ mod tests {
                 "9 1 9 k release-called - 90".to_owned(),
             ]
         };
-        let excused = |running: &mut Running| running.excused(window(0, 3));
+        let excused = |checker: &mut Checker| checker.excused(window(0, 3));
         let handed_over = fallen(1);
         let lines = handed_over.each_ref().map(String::as_str);
         assert_eq!(judge(&lines, |_| {}), one(Invariant::GrowingTokens));
@@ -573,9 +574,9 @@ mod tests {
                 &format!("5 {second} 2 k acquired 5 90"),
                 &format!("6 {second} 2 k release-called - 90"),
             ];
-            let two_clocks = |running: &mut Running| {
+            let two_clocks = |checker: &mut Checker| {
                 for window in &by {
-                    running.had_other_clocks(*window);
+                    checker.had_other_clocks(*window);
                 }
             };
             judge(&lines, two_clocks)
@@ -599,10 +600,10 @@ mod tests {
         assert_eq!(judge(&wait, |_| {}), one(Invariant::Service));
         // Neither part of the gap is too long by itself.
         assert_eq!(
-            judge(&wait, |running| running.broken(window(200, 210))),
+            judge(&wait, |checker| checker.broken(window(200, 210))),
             none()
         );
-        let early = |running: &mut Running| running.broken(window(0, 20));
+        let early = |checker: &mut Checker| checker.broken(window(0, 20));
         assert_eq!(judge(&wait, early), one(Invariant::Service));
         let for_ever = [
             "1 1 1 k called - -",
@@ -629,15 +630,15 @@ mod tests {
             "3860 1 1 own release-called - 3900",
         ];
         assert_eq!(judge(&wait, |_| {}), one(Invariant::Service));
-        let just_before = |running: &mut Running| running.broken(window(1300, 1450));
+        let just_before = |checker: &mut Checker| checker.broken(window(1300, 1450));
         assert_eq!(judge(&wait, just_before), none());
-        let long_before = |running: &mut Running| running.broken(window(1300, 1400));
+        let long_before = |checker: &mut Checker| checker.broken(window(1300, 1400));
         assert_eq!(judge(&wait, long_before), one(Invariant::Service));
     }
 
     #[test]
     fn the_state_does_not_grow_with_the_history() {
-        let mut running = Running::new(demands);
+        let mut checker = Checker::new(requirements);
         let mut most = 0;
         for round in 0..20_000_u64 {
             let at = round * 20 * MS;
@@ -650,7 +651,7 @@ mod tests {
             };
             let valid_until = Moment::from_nanos(at + 100 * MS);
             let token = round + 1;
-            running.take([
+            checker.take([
                 event(1, Step::Called(Mode::Exclusive)),
                 event(
                     2,
@@ -663,12 +664,12 @@ mod tests {
                 event(3, Step::ReleaseCalled { valid_until }),
                 event(4, Step::Released),
             ]);
-            running.judge(Moment::from_nanos(at + 5));
-            let grants: usize = running.keys.values().map(Key::kept).sum();
-            most = most.max(running.pending.len() + running.attempts.len() + grants);
+            checker.judge(Moment::from_nanos(at + 5));
+            let grants: usize = checker.keys.values().map(Key::kept).sum();
+            most = most.max(checker.pending.len() + checker.attempts.len() + grants);
         }
-        assert_eq!(running.tally().acquisitions, 20_000);
-        assert_eq!(running.tally().violations(), &none());
+        assert_eq!(checker.tally().acquisitions, 20_000);
+        assert_eq!(checker.tally().violations(), &none());
         assert!(most < 4_000, "{most}");
     }
 }

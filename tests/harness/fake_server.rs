@@ -1,17 +1,13 @@
 //! Servers whose replies a test decides.
 
-use std::{io, net::TcpListener, sync::Arc};
+use std::{io, sync::Arc};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::{
-    background::Background,
-    port::listen,
-    resp::{self, Malformed},
-};
+use crate::{background::Background, resp, scripts::PROBED};
 
 /// A server on a port of its own whose replies a closure decides.
 #[derive(Debug)]
@@ -56,15 +52,27 @@ impl FakeServer {
     ///
     /// Input that is not the Redis protocol is passed as an empty list of words.
     pub fn start(script: impl Fn(&[String]) -> Reply + Send + Sync + 'static) -> Self {
-        let (listener, port) = listen();
-        let background = Background::start("fake-server");
-        background
-            .handle()
-            .spawn(accept(listener, Arc::new(script)));
+        let script = Arc::new(script);
+        let (background, port) = Background::serve("fake-server", move |client| {
+            let script = Arc::clone(&script);
+            // An error means that the client closed the connection, which no test checks.
+            async move { answer_all(client, &*script).await.unwrap_or_default() }
+        });
         Self {
             port,
             _background: background,
         }
+    }
+
+    /// Starts a server without RESP3 that accepts each client: it replies to `HELLO`, `PING` and the script that a new connection
+    /// tries, and `script` replies to all other requests.
+    pub fn with_handshake(script: impl Fn(&[String]) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start(move |request| match request[0].as_str() {
+            "PING" => Reply::pong(request),
+            "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
+            "EVALSHA" if request[3] == PROBED => Reply::line(":1"),
+            _ => script(request),
+        })
     }
 
     /// Starts a server that accepts connections and never answers.
@@ -78,11 +86,6 @@ impl FakeServer {
         Self::start(|_| Reply::Last(reply.into()))
     }
 
-    /// Starts a server that answers with bytes of no protocol.
-    pub fn garbage() -> Self {
-        Self::start(|_| Reply::Bytes(vec![0, 0xff, 0x17, b'\r', b'\n', 0x80, b'\r', b'\n']))
-    }
-
     /// Returns the url for a client.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
@@ -94,24 +97,16 @@ impl FakeServer {
     }
 }
 
-async fn accept(listener: TcpListener, script: Arc<Script>) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a runtime with I/O");
-    loop {
-        let (client, _) = listener.accept().await.expect("a listening socket");
-        let script = Arc::clone(&script);
-        tokio::spawn(async move {
-            // An error means that the client closed the connection, which no test checks.
-            answer_all(client, &*script).await.ok();
-        });
-    }
-}
-
 async fn answer_all(mut client: TcpStream, script: &Script) -> io::Result<()> {
     // Has room for a whole request, since input that is not the protocol is passed on as it was read.
     let mut buffer = Vec::with_capacity(16 << 10);
     while client.read_buf(&mut buffer).await? > 0 {
-        while let Some(words) = next_request(&mut buffer) {
-            match script(&words) {
+        while let Some(frame) = resp::take_frame(&mut buffer) {
+            let words = resp::words(&frame).unwrap_or_default();
+            let words = words
+                .iter()
+                .map(|word| String::from_utf8_lossy(word).into_owned());
+            match script(&words.collect::<Vec<_>>()) {
                 Reply::Bytes(bytes) => client.write_all(&bytes).await?,
                 Reply::Last(bytes) => return client.write_all(&bytes).await,
                 Reply::Silence => {}
@@ -120,20 +115,4 @@ async fn answer_all(mut client: TcpStream, script: &Script) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn next_request(buffer: &mut Vec<u8>) -> Option<Vec<String>> {
-    let length = match resp::frame_length(buffer) {
-        Ok(length) => length?,
-        Err(Malformed) => buffer.len(),
-    };
-    let frame: Vec<u8> = buffer.drain(..length).collect();
-    if frame.is_empty() {
-        return None;
-    }
-    let words = resp::words(&frame).unwrap_or_default();
-    let text = words
-        .iter()
-        .map(|word| String::from_utf8_lossy(word).into_owned());
-    Some(text.collect())
 }

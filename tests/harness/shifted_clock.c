@@ -9,7 +9,7 @@
 
 static void set(struct timespec *time) {
     static int file = -1;
-    char text[32] = {0};
+    char text[32] = {0}; /* WIDTH of shifted_clock.rs, and the end */
     long long nanos;
     if (file < 0) {
         const char *path = getenv("SHIFTED_CLOCK");

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{Case, Invariant, Windows, fault_free};
 use crate::{
     history::{Event, Moment, Step, Window},
-    mode::Mode,
+    locking::Mode,
 };
 
 /// How long tokens are remembered, to find a repeated token and the process that had it before.
@@ -87,7 +87,7 @@ impl Key {
             && grant.permit.is_none_or(|permit| permit >= permits)
         {
             let text = format!("{grant} has none of the {permits} permits");
-            case.tally.offend(Invariant::Exclusion, text);
+            case.tally.report(Invariant::Exclusion, text);
         }
         let known_as = (grant.process, grant.from, grant.mode);
         self.tokens.insert(grant.token, known_as);
@@ -106,7 +106,7 @@ impl Key {
                 && windows.any(|window| window.from <= *at && grant.from <= window.to);
             if !is_excused {
                 let text = format!("{grant} has the token that process {process} got at {at}");
-                case.tally.offend(Invariant::GrowingTokens, text);
+                case.tally.report(Invariant::GrowingTokens, text);
             }
             return;
         }
@@ -125,7 +125,7 @@ impl Key {
         // A process keeps a share until it learns that it is lost.
         if !((is_handed_over || is_shared) && case.is_excused(held)) {
             let text = format!("{grant} was called after {floor} had been returned");
-            case.tally.offend(Invariant::GrowingTokens, text);
+            case.tally.report(Invariant::GrowingTokens, text);
         }
     }
 
@@ -142,7 +142,7 @@ impl Key {
         };
         if !case.is_excused(held) {
             let text = format!("{grant} was refused at {}, with a valid lease", event.at);
-            case.tally.offend(Invariant::FencedStore, text);
+            case.tally.report(Invariant::FencedStore, text);
         }
     }
 
@@ -165,12 +165,12 @@ impl Key {
         let lost = case.windows.wiped.iter().find(|wiped| {
             wiped.key.as_ref().is_none_or(|key| *key == event.key)
                 && grant.from < wiped.window.from
-                && wiped.window.to.after(case.demands.ttl) < end
+                && wiped.window.to.after(case.requirements.ttl) < end
         });
         if let Some(wiped) = lost {
             let since = wiped.window.from;
             let text = format!("{grant} relied on a lock that the servers had lost since {since}");
-            case.tally.offend(Invariant::Exclusion, text);
+            case.tally.report(Invariant::Exclusion, text);
         }
         for other in &self.closed {
             let Some(until) = other.to else { continue };
@@ -181,7 +181,7 @@ impl Key {
             };
             if overlaps && !grant.is_compatible_with(other) && !case.is_excused(both) {
                 let text = format!("{other} and {grant} held it at the same time");
-                case.tally.offend(Invariant::Exclusion, text);
+                case.tally.report(Invariant::Exclusion, text);
             }
         }
         self.note_faults(event.at, case.windows);
@@ -282,8 +282,8 @@ impl Demand {
         let Some(since) = self.unserved_since.filter(|_| !self.is_reported) else {
             return;
         };
-        let calm = if case.demands.is_private {
-            let is_excused = left_behind.is_some_and(|at| since <= at.after(case.demands.ttl))
+        let calm = if case.requirements.is_private {
+            let is_excused = left_behind.is_some_and(|at| since <= at.after(case.requirements.ttl))
                 || case
                     .windows
                     .faults
@@ -296,13 +296,13 @@ impl Demand {
         } else {
             fault_free(since, until, &case.windows.faults)
         };
-        if calm > case.demands.service {
+        if calm > case.requirements.service {
             self.is_reported = true;
             let text = format!(
                 "{} was not granted since {since}, of which nothing was broken for {calm:.2?}; noticed at {until}, while {} waited",
                 case.key, self.wanting
             );
-            case.tally.offend(Invariant::Service, text);
+            case.tally.report(Invariant::Service, text);
         }
     }
 }
@@ -324,7 +324,7 @@ impl Case<'_> {
     fn is_excused(&self, held: Window) -> bool {
         let mut windows = self.windows.excuses.iter().map(|window| Window {
             from: window.from,
-            to: window.to.after(self.demands.ttl),
+            to: window.to.after(self.requirements.ttl),
         });
         windows.any(|window| window.touches(held.from, held.to))
     }

@@ -1,4 +1,4 @@
-//! The result of a running check.
+//! The result of a check.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -41,7 +41,7 @@ impl Tally {
         self.longest_gap_in_faults
     }
 
-    pub(super) fn offend(&mut self, invariant: Invariant, text: String) {
+    pub(super) fn report(&mut self, invariant: Invariant, text: String) {
         *self.violations.entry(invariant).or_default() += 1;
         let shown = self.shown.entry(invariant).or_default();
         if shown.len() < SHOWN {
