@@ -260,7 +260,7 @@ fn a_lease_is_renewed_in_a_runtime_that_follows_another_one() {
         acquire(exclusive(), Duration::ZERO)
             .await
             .release_held()
-            .await
+            .await;
     });
     runtime().block_on(async { acquire(exclusive(), TTL * 3 / 2).await.release_held().await });
     // A task that joins a shared lease sends no request.

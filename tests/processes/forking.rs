@@ -36,9 +36,7 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     server.cli(&["SET", "stop", "1"]);
     process.join();
     let history = follower.finish();
-    let (overlaps, regressions) = (history.overlaps(&[]), history.regressions(&[]));
-    assert!(overlaps.is_empty(), "{overlaps:#?}");
-    assert!(regressions.is_empty(), "{regressions:#?}");
+    history.assert_in_order();
     let steps = || history.events().iter().map(|event| event.step);
     assert!(steps().all(|step| step != Step::Lost));
     let token = |step| match step {

@@ -36,12 +36,6 @@ fn last_holder(history: &History) -> Option<(u32, u64)> {
     Some((granted.process, granted.attempt))
 }
 
-fn assert_in_order(history: &History) {
-    let (overlaps, regressions) = (history.overlaps(&[]), history.regressions(&[]));
-    assert!(overlaps.is_empty(), "{overlaps:#?}");
-    assert!(regressions.is_empty(), "{regressions:#?}");
-}
-
 #[tokio::test]
 async fn a_request_that_runs_after_its_client_has_gone_is_undone_before_the_ttl() {
     let server = RedisServer::start();
@@ -90,7 +84,7 @@ async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_continue
         eventually!(HANG, "its body has ended" => end(holders.history()).is_some());
         assert_eq!(end(holders.history()), Some(Step::Lost), "it took a step");
     }
-    assert_in_order(&holders.stop());
+    holders.stop().assert_in_order();
 }
 
 /// Waits until some process is in a body that began after this moment.
@@ -129,5 +123,5 @@ async fn a_killed_process_blocks_the_others_no_longer_than_its_lease() {
     eventually!(HANG, "the other one's wait has ended" => end(holders.history()).is_some());
     let end = end(holders.history());
     assert!(matches!(end, Some(Step::Acquired { .. })), "{end:?}");
-    assert_in_order(holders.history());
+    holders.history().assert_in_order();
 }

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, connect, eventually, unavailable,
+    ReleaseHeld as _, connect, eventually, granted, nothing_is_left, unavailable,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -35,11 +35,6 @@ fn wait_for(locks: &LockManager, key: &'static str) -> JoinHandle<Result<LockGua
     tokio::spawn(async move { locks.acquire(key, options().wait(HANG)).await })
 }
 
-async fn granted(waiting: JoinHandle<Result<LockGuard, LockError>>) -> LockGuard {
-    let granted = timeout(HANG, waiting).await.expect("no hang");
-    granted.expect("no panic").expect("its turn")
-}
-
 /// Requests a lock in vain, with a short wait.
 async fn refused(locks: &LockManager) -> LockError {
     let started = Instant::now();
@@ -49,10 +44,6 @@ async fn refused(locks: &LockManager) -> LockError {
     // The bound covers the wait, a time-out of the connection, and a busy machine.
     assert!(started.elapsed() < HANG / 2, "{error:?}");
     error
-}
-
-async fn nothing_is_left(server: &RedisServer) {
-    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
 }
 
 /// Asserts that an outage is named in the error, a waiter gets its lock afterwards, a lease is kept, and no busy loop runs.

@@ -37,11 +37,7 @@ async fn refusing(error: &'static str) -> String {
 
 /// Returns the text for a server without RESP3 that gives this answer to scripts.
 async fn refusing_scripts(answer: &'static str) -> String {
-    let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Reply::pong(request),
-        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // Each connection tests whether scripts can be run.
-        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+    let server = FakeServer::with_handshake(move |request| match request[0].as_str() {
         "EVALSHA" => Reply::line(answer),
         _ => Reply::line("+OK"),
     });
