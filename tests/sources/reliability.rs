@@ -126,7 +126,7 @@ fn exists(test: &str) -> bool {
     })
 }
 
-/// Running all mutants takes hours (`tests/mutants/run`). Checking that each patch fits, and names an existing test, takes a moment.
+/// Running all mutants takes an hour (`tests/mutants/run`). Checking that each patch fits, and names an existing test, takes a moment.
 #[test]
 fn every_mutant_can_be_applied_and_names_tests_that_exist() {
     let patches = below(&root().join("tests/mutants"), "patch");
