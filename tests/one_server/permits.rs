@@ -131,9 +131,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
 async fn a_holder_that_is_gone_blocks_its_own_permit_for_its_own_ttl() {
     let server = RedisServer::start();
     let (gone, alive) = (connect(&server.url()).await, connect(&server.url()).await);
-    let short = LockOptions::new(Duration::from_millis(400))
-        .permits(2)
-        .without_renewal();
+    let short = LockOptions::new(SECOND * 2).permits(2).without_renewal();
     std::mem::forget(gone.acquire_free("k", short).await);
     let other = alive.acquire_free("k", permits(2)).await;
     assert_eq!(permit(&other), 1);

@@ -139,10 +139,10 @@ fn another_executor_suffices_from_connect_to_shutdown() {
     block_on(async {
         let locks = LockManager::connect(&server.url()).await.expect("up");
         let other = LockManager::connect(&server.url()).await.expect("up");
-        let short = LockOptions::new(SECOND / 2).wait(HANG);
+        let short = LockOptions::new(SECOND * 2).wait(HANG);
         let body = locks.run("k", short, async |lease| {
-            let busy = other.acquire("k", options().wait(SECOND)).await;
-            assert!(busy.expect_err("held").is_busy(), "for twice its ttl");
+            let busy = other.acquire("k", options().wait(SECOND * 3)).await;
+            assert!(busy.expect_err("held").is_busy(), "beyond its ttl");
             lease.fencing_token()
         });
         let first = body.await.expect("renewed");
