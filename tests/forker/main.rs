@@ -4,7 +4,7 @@
 //! forker <lock url> <history> <children> <acquisitions>
 //! ```
 //!
-//! Acquires and releases a lock, and forks. Each child makes a manager of its own, acquires the key `k` <acquisitions> times, and ends
+//! Acquires and releases a lock, and forks. Each child makes a manager of its own, acquires the key `k` `acquisitions` times, and ends
 //! when the key `stop` exists.
 //! The thread that forks is not in a runtime, since the child would share it.
 
