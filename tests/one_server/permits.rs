@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::LockMode};
