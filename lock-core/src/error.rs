@@ -203,7 +203,7 @@ impl LockError {
     }
 
     /// Records in a busy error that the task already holds another key.
-    pub(crate) fn also_held(mut self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
+    pub(crate) fn with_also_held(mut self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
         if let Self::Busy { key, also_held, .. } = &mut self {
             *also_held = held(key);
         }

@@ -69,8 +69,8 @@
 //! # Telemetry
 //!
 //! Events that need attention, such as a lost lease, are `tracing` warnings. At the level `DEBUG` there are the spans
-//! `lock_wait` and, around the body, `lock_hold`, with the `key`, its `template` and the `fencing_token`. The feature
-//! `metrics` adds counters, gauges and histograms through the `metrics` crate: [operations](guide::operations) lists
+//! `lock_wait` and, around the body, `lock_hold`, with the `key`, its `template` and the `fencing_token`. The
+//! `metrics` feature adds counters, gauges and histograms through the `metrics` crate: [operations](guide::operations) lists
 //! them. Their label `key` is the template, never a value.
 //!
 //! # Features

@@ -19,7 +19,7 @@ pub(crate) enum Occupied {
 }
 
 /// A holder of a shared lock or of a permit, with the end of its lease in milliseconds since the epoch.
-struct NonExclusive {
+struct NonExclusiveHolder {
     process: Option<ProcessId>,
     until: i64,
     permit: Option<i64>,
@@ -31,7 +31,7 @@ impl Host {
             None => Occupied::Free,
             Some(text) if text.starts_with("lc1+s:") => Occupied::Shared,
             Some(text) if text.starts_with("lc1+p:") => {
-                let held = self.non_exclusive(key, now).len();
+                let held = self.non_exclusive_holders(key, now).len();
                 Occupied::Permits(u16::try_from(held).expect("a few"))
             }
             Some(_) => Occupied::Exclusive,
@@ -51,8 +51,8 @@ impl Host {
             Occupied::Free => Vec::new(),
             Occupied::Exclusive => self.owner(key, now).into_iter().collect(),
             Occupied::Shared | Occupied::Permits(_) => {
-                let non_exclusive = self.non_exclusive(key, now).into_iter();
-                non_exclusive.filter_map(|holder| holder.process).collect()
+                let holders = self.non_exclusive_holders(key, now).into_iter();
+                holders.filter_map(|holder| holder.process).collect()
             }
         }
     }
@@ -76,8 +76,8 @@ impl Host {
                 (self.owner(key, now) == Some(process)).then_some(lock_until)
             }
             (Occupied::Shared, Mode::Shared) | (Occupied::Permits(_), Mode::Permits(_)) => {
-                let non_exclusive = self.non_exclusive(key, now).into_iter();
-                let of_it = non_exclusive.filter(|holder| {
+                let holders = self.non_exclusive_holders(key, now).into_iter();
+                let of_it = holders.filter(|holder| {
                     holder.process == Some(process) && holder.permit == permit.map(i64::from)
                 });
                 let until = of_it.map(|holder| holder.until).max();
@@ -102,7 +102,7 @@ impl Host {
         process_of(self.text(key, now)?)
     }
 
-    fn non_exclusive(&self, key: &str, now: Nanos) -> Vec<NonExclusive> {
+    fn non_exclusive_holders(&self, key: &str, now: Nanos) -> Vec<NonExclusiveHolder> {
         let now_us = self.clock_us(now);
         let of_all = |name: &str| {
             let name = format!("__lock_core__:{name}:{key}");
@@ -121,7 +121,7 @@ impl Host {
             let mut permits = permits.iter();
             let permit = permits.find(|(_, other)| *other == member);
             let entry = String::from_utf8(member).expect("an entry");
-            NonExclusive {
+            NonExclusiveHolder {
                 // The words are: channel, number, ttl, kind, owner token.
                 process: entry.split(' ').nth(4).and_then(process_of),
                 until,

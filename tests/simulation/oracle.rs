@@ -186,9 +186,9 @@ impl Oracle {
         self.lock().forgetful
     }
 
-    pub(crate) fn offends(&self, what: impl Into<String>) {
+    pub(crate) fn report(&self, what: impl Into<String>) {
         let what = what.into();
-        self.world.note(|| format!("OFFENCE: {what}"));
+        self.world.note(|| format!("VIOLATION: {what}"));
         let now = self.world.now();
         let at = format!("{}.{:06} ms: {what}", now / MILLI, now % MILLI);
         self.lock().violations.push(at);
@@ -208,7 +208,7 @@ impl Oracle {
         let is_known = state.keys[name].results.contains(&value);
         drop(state);
         if !is_known {
-            self.offends(format!("I1: {value} is not a result of {name}"));
+            self.report(format!("I1: {value} is not a result of {name}"));
         }
     }
 
@@ -272,7 +272,7 @@ impl Oracle {
         }
         drop(state);
         for what in idle {
-            self.offends(what);
+            self.report(what);
         }
     }
 
@@ -299,7 +299,7 @@ impl Oracle {
         }
         drop(state);
         for what in forgotten {
-            self.offends(what);
+            self.report(what);
         }
     }
 
@@ -351,7 +351,7 @@ impl Attempt {
             .note(|| format!("#{} fails: {error:?}", self.id));
         if is_wrong(error) {
             let id = self.id;
-            self.oracle.offends(format!("#{id} is refused: {error:?}"));
+            self.oracle.report(format!("#{id} is refused: {error:?}"));
         }
     }
 
@@ -398,7 +398,7 @@ impl Attempt {
         }
         drop(state);
         for violation in violations {
-            oracle.offends(violation);
+            oracle.report(violation);
         }
         Held {
             attempt: self,
@@ -548,7 +548,7 @@ impl Drop for Attempt {
         drop(state);
         if self.oracle.takes_turns {
             for wrong in wrong {
-                self.oracle.offends(format!("S4: #{} {wrong}", self.id));
+                self.oracle.report(format!("S4: #{} {wrong}", self.id));
             }
         }
         self.oracle.world.note(|| format!("#{} is over", self.id));
@@ -576,7 +576,7 @@ impl Held {
             let is_lost = state.keys[name].lost.iter().any(was_lost);
             drop(state);
             if is_lost {
-                oracle.offends(format!(
+                oracle.report(format!(
                     "I2: #{} of p{process} is certain of {name}, which the server lost more than a ttl ago",
                     self.attempt.id
                 ));
@@ -590,7 +590,7 @@ impl Held {
             let enough = (network.hosts.len() / 2 + 1).saturating_sub(oracle.forgetful());
             drop(network);
             if with_it < enough && !is_broken {
-                oracle.offends(format!(
+                oracle.report(format!(
                     "I2: #{} of p{process} is certain of {name} for {certain} ns, and only {with_it} servers know it",
                     self.attempt.id
                 ));
@@ -606,7 +606,7 @@ impl Held {
         let is_broken = Oracle::is_broken(&oracle.lock().keys[name], self.attempt.called, now);
         if is_stored && !is_broken {
             let id = self.attempt.id;
-            oracle.offends(format!(
+            oracle.report(format!(
                 "I3: #{id} runs the body of {name}, which has a result"
             ));
         }
@@ -632,7 +632,7 @@ impl Held {
                 ..
             } = &self.attempt;
             if Oracle::certain(*process, &self.lease).is_zero() {
-                oracle.offends(format!("the body of #{id} is polled after its lease"));
+                oracle.report(format!("the body of #{id} is polled after its lease"));
             }
             body.as_mut().poll(context)
         })

@@ -170,7 +170,7 @@ impl Scene {
             if self.world.now() > healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl) {
                 let waiting = self.oracle.waiting();
                 self.oracle
-                    .offends(format!("I6: some tasks do not end; waiting: {waiting:?}"));
+                    .report(format!("I6: some tasks do not end; waiting: {waiting:?}"));
                 return;
             }
             self.look();
@@ -248,11 +248,11 @@ impl Scene {
                         held.check_belief();
                         drop(held);
                         if let Err(error) = guard.release().await {
-                            oracle.offends(format!("I6: {key} was not released: {error:?}"));
+                            oracle.report(format!("I6: {key} was not released: {error:?}"));
                         }
                     }
                     Err(error) => {
-                        oracle.offends(format!("I6: {key} cannot be acquired: {error:?}"));
+                        oracle.report(format!("I6: {key} cannot be acquired: {error:?}"));
                     }
                 }
             }
@@ -280,7 +280,7 @@ impl Scene {
             if self.world.now() > until {
                 let left =
                     format!("I7: {lanes} managers are left, and connections {connections:?}");
-                return self.oracle.offends(left);
+                return self.oracle.report(left);
             }
             sleep(Duration::from_millis(50)).await;
         }
@@ -318,7 +318,7 @@ impl Scene {
         }
         drop(network);
         for what in left {
-            self.oracle.offends(what);
+            self.oracle.report(what);
         }
     }
 }

@@ -263,7 +263,7 @@ impl User {
             Some(Ok(Ok(value))) => self.oracle.answered(&key, value),
             Some(Err(error)) if is_wrong(&error) => {
                 self.oracle
-                    .offends(format!("I1: {key} is refused: {error:?}"));
+                    .report(format!("I1: {key} is refused: {error:?}"));
             }
             _ => {}
         }

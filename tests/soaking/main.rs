@@ -43,7 +43,7 @@ use lock_tests::{
 use crate::{contend::Failure, settings::Settings};
 
 /// Added to the number of an invariant, for the exit status.
-const OFFENDED: u8 = 10;
+const VIOLATED: u8 = 10;
 
 /// The number of the invariant that only `stall` checks.
 const NONE_LOST: u8 = 8;
@@ -70,7 +70,7 @@ fn soak(settings: &Settings) -> Result<ExitCode, Failure> {
     let report = soak::soak(settings, folder.path())?;
     let mut stdout = io::stdout();
     writeln!(stdout, "\n{settings}\n{report}")?;
-    let Some(number) = report.first_offended() else {
+    let Some(number) = report.first_violated() else {
         return Ok(ExitCode::SUCCESS);
     };
     let folder = folder.keep();
@@ -80,7 +80,7 @@ fn soak(settings: &Settings) -> Result<ExitCode, Failure> {
         "I{number} is violated; the history, the faults and the logs are in {}",
         folder.display()
     )?;
-    Ok(ExitCode::from(OFFENDED + number))
+    Ok(ExitCode::from(VIOLATED + number))
 }
 
 fn stall() -> Result<ExitCode, Failure> {
@@ -92,6 +92,6 @@ fn stall() -> Result<ExitCode, Failure> {
     writeln!(io::stdout(), "  I{NONE_LOST} {lost} of 100,000 leases lost")?;
     Ok(match lost {
         0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(OFFENDED + NONE_LOST),
+        _ => ExitCode::from(VIOLATED + NONE_LOST),
     })
 }

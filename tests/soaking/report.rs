@@ -31,7 +31,7 @@ pub(crate) struct Report {
 
 impl Report {
     /// Returns the number of the first invariant that does not hold.
-    pub(crate) fn first_offended(&self) -> Option<u8> {
+    pub(crate) fn first_violated(&self) -> Option<u8> {
         let mut violations = self.tally.violations().keys();
         violations.next().map(|invariant| invariant.number())
     }

@@ -128,7 +128,7 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<Report, Failure
         growth,
         increments: registers.counts(),
     };
-    if report.first_offended().is_some() {
+    if report.first_violated().is_some() {
         servers.save_logs(folder)?;
     }
     Ok(report)

@@ -31,7 +31,7 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
     let mut global = GLOBAL.write().unwrap_or_else(PoisonError::into_inner);
     let replaces_an_open_one = global
         .as_ref()
-        .is_some_and(|previous| previous.is_another_open_one_than(&manager));
+        .is_some_and(|previous| previous.is_open_and_differs_from(&manager));
     let previous = global.replace(manager);
     // Unlocked before the line is logged, because the subscriber may acquire a lock of the default manager.
     drop(global);
@@ -114,7 +114,7 @@ impl LockManager {
     }
 
     /// Returns `true` if this manager is not `other`, and can still grant locks because it was not shut down.
-    fn is_another_open_one_than(&self, other: &Self) -> bool {
+    fn is_open_and_differs_from(&self, other: &Self) -> bool {
         !Arc::ptr_eq(&self.inner, &other.inner) && !self.inner.registry.keys.are_closed()
     }
 }

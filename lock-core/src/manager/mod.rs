@@ -172,7 +172,7 @@ impl LockManager {
         let also_held =
             |busy: &LockKey| reentry::also_held(registry, |other| is_wanted(busy, other));
         self.context()
-            .logged(self.or_closed(error).also_held(also_held))
+            .logged(self.or_closed(error).with_also_held(also_held))
     }
 
     /// Checks a key before a request is sent for it.
@@ -206,7 +206,7 @@ impl Drop for ManagerState {
             return;
         }
         let had_shares = self.registry.close_all_shares();
-        if !context.executor.runs_beside() {
+        if !context.executor.runs_while_caller_blocks() {
             return;
         }
         let until = Instant::now() + LAST_WAIT;

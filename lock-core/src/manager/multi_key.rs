@@ -172,7 +172,7 @@ impl LockManager {
             ..terms
         };
         // Repeats only if a lease was lost while this task waited for another key, or was not polled. Ends with the wait at
-        // the latest: `spend` then lets the keys be requested only without waiting.
+        // the latest: after that, `spend` allows only requests that do not wait.
         loop {
             // A lease that is lost before the leases are joined is noticed afterwards, by `ended`.
             let acquired = self.acquire_each(keys, &mut each, deadline).await?;

@@ -483,7 +483,7 @@ mod faults {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_replies_admit_nobody_beside_a_writer() {
+    async fn late_replies_admit_nobody_while_a_writer_holds_the_lock() {
         let (manager, faults) = LockManager::in_memory_with_faults();
         faults.delay(Duration::from_millis(300));
         let start = Instant::now();

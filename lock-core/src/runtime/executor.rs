@@ -92,7 +92,7 @@ impl Executor {
 
     /// Returns `true` if the manager's work continues while the calling thread is blocked. The work of a simulated thread
     /// does not.
-    pub(crate) fn runs_beside(&self) -> bool {
+    pub(crate) fn runs_while_caller_blocks(&self) -> bool {
         matches!(self, Self::Thread(_))
     }
 

@@ -7,7 +7,7 @@
 //! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order
 //! that carried its requests. Until then, a release has the outcome of a majority, but no order. So the driver repeats it, and
 //! each try is sent only to those servers that are not certain yet. Usually the last reply arrives before the second try, which
-//! then sends nothing. A server that refuses for good counts as certain after a few refusals: further tries are useless there,
+//! then sends nothing. A server that refuses for good counts as certain after a few refusals: further attempts are useless there,
 //! and the key expires. A server that does not answer is tried until the driver gives up.
 //!
 //! All of this runs on the manager's thread.
@@ -30,7 +30,7 @@ use crate::{
     failure::Failure,
 };
 
-/// After this many replies of a server that refuse the release for good, further tries are useless there.
+/// After this many replies from a server that refuse the release for good, further attempts are useless there.
 const MOST_REFUSALS: u32 = 3;
 
 /// A lock on all servers, in the order of the servers.
@@ -124,7 +124,7 @@ impl AtServer {
 
     /// Attempts the release on this server, unless it has already ended there. Returns the outcome of the first reply.
     ///
-    /// If the key is no longer held, and an earlier try got no reply, that try deleted it, unless the lease ran out in the
+    /// If the key is no longer held, and an earlier attempt got no reply, that attempt deleted it, unless the lease ran out in the
     /// meantime.
     pub(super) async fn release(
         &self,

@@ -70,10 +70,10 @@ pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
 pub(crate) const NO_LOCK: &str =
     "the key holds something that is not a lock: choose another key or prefix";
 
-/// The beginning of the error by which a script reports that it cannot give a fencing token.
+/// The beginning of the error by which a script reports that it cannot issue a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be issued";
 
-/// Returns the failure to give a fencing token where there are no scripts. `clock` is the key of the fencing clock.
+/// Returns the failure to issue a fencing token where there are no scripts. `clock` is the key of the fencing clock.
 pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
     let (millis, sequence) = (known / PER_MILLI, known % PER_MILLI);
     Failure::refused(format!(

@@ -35,6 +35,6 @@ pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
 pub(super) fn without_scripts(polling_pause: Duration) -> String {
     format!(
         "`EVAL` and `EVALSHA` cannot both be used, so there is no queue: waiters poll, about every {polling_pause:?} each, and are \
-         served in no order; if the server has these commands, grant this user the rights for scripts that {LISTED}"
+         served in no particular order; if the server has these commands, grant this user the rights for scripts that {LISTED}"
     )
 }

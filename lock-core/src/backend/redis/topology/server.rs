@@ -78,7 +78,7 @@ impl RequestConnection {
 
     /// Moves the session to the calling task's runtime if it runs on the manager's thread, either because it is new or because
     /// that thread took it over.
-    fn bring_home(&mut self) {
+    fn move_to_caller(&mut self) {
         let Some(session) = self
             .session()
             .filter(|session| !session.is_on_user_runtime())
@@ -184,7 +184,7 @@ impl RedisServer {
         if !matches!(&found.current, Some(current) if current.connection.traffic.is_usable()) {
             found.current = found.connection.snapshot();
         }
-        found.bring_home();
+        found.move_to_caller();
         let (reconnecting, current) = (found.connection.clone(), found.current.clone());
         drop(requests);
         if current.is_none() && reconnecting.is_to_be_made(PAUSE) {

@@ -7,7 +7,7 @@
 /// | yes | yes | of all kinds |
 /// | yes | no | of all kinds, each request by a script for one lock, whose key comes first: a proxy may choose the server by that key |
 /// | no | yes | exclusive ones by plain commands, whose waiters poll |
-/// | no | no | none: nothing gives fencing tokens |
+/// | no | no | none: nothing can issue fencing tokens |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     /// `EVAL` and `EVALSHA` can be run.

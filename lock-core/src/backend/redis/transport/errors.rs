@@ -243,7 +243,7 @@ pub(crate) fn is_refused_by_proxy(error: &ServerError) -> bool {
     is_unknown_command(error) || code == "ERR" || code.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// Returns the failure for a server without commands that give fencing tokens.
+/// Returns the failure for a server without commands that issue fencing tokens.
 pub(crate) fn no_streams(server: impl fmt::Display) -> Failure {
     Failure::invalid(format!(
         "{server} has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, or a server that has \

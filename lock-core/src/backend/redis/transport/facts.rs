@@ -1,5 +1,5 @@
 //! Tests of the properties of a session, and of a handle of the `redis` crate, that the rest of this crate relies on.
-//! The crate `redis` does not document them. If one of these tests fails after an upgrade of that crate, locks through
+//! The `redis` crate does not document them. If one of these tests fails after an upgrade of that crate, locks through
 //! a user's own client are not safe.
 
 use std::{

@@ -35,7 +35,7 @@ local function lowest_permit()
   return low
 end
 
--- Admits an entry that was removed from the queue. Returns whether a fencing token could be given.
+-- Admits an entry that was removed from the queue. Returns whether a fencing token could be issued.
 local function enter_permits(q, entry)
   local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
   local fencing = next_token(q)

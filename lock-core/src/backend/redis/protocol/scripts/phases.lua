@@ -31,7 +31,7 @@ local function first_other(q)
   end
 end
 
--- Admits shared entries that were removed from the queue. Returns whether a fencing token could be given. `more`: other entries
+-- Admits shared entries that were removed from the queue. Returns whether a fencing token could be issued. `more`: other entries
 -- wait after the last of these.
 local function enter_shared(q, entries, contended, more)
   local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]

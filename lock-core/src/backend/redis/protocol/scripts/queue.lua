@@ -56,7 +56,7 @@
 -- `unsettled`  whether holders were added, so that settle() must be called.
 -- `mine`       the grant of the caller, if it is not exclusive: {fencing token, contended, permit, more}.
 -- `released`   1 if the caller was a holder, and has left.
--- `refused`    the error, if no fencing token could be given.
+-- `refused`    the error, if no fencing token could be issued.
 --
 -- The keys are neither fields of `q` nor variables of the whole program: a table of twice the size costs the server a microsecond
 -- per call, and so do every ten outer variables that a function uses. So each function names the keys that it uses. For the same

@@ -17,7 +17,7 @@
 -- Returns 1 for an exclusive lease without tokens.
 -- Returns {1, contended} if not exclusive: contended as in acquire.lua.
 -- Returns {1, contended, first fencing token, how many} with tokens. Contended is 1 if another process is queued, and 2 if one polls.
--- If no token can be given, the reply has only the first two values.
+-- If no token can be issued, the reply has only the first two values.
 --
 -- Never shortens a lease: a renewal that was delayed in flight must not undo a later one.
 --
