@@ -29,17 +29,18 @@ const TASKS: usize = 16;
 /// The numbers of processes that contend, with one task each.
 const PROCESSES: [u32; 3] = [2, 8, 32];
 const MOST: u32 = PROCESSES[2];
-/// The number of rounds of lock-core and of what it is compared with, whose medians are reported.
+/// The number of rounds of lock-core and of its baseline. Their medians are reported.
 const ROUNDS: usize = 5;
 /// The time in which the hand-offs of one round are counted.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The same for PINGs.
+/// The time in which the PINGs of one round are counted.
 const FLOOR_WINDOW: Duration = Duration::from_millis(600);
 
 /// Long enough for every process to read its line and start.
 const DELAY: Duration = Duration::from_millis(200);
 
-/// A longer window for the other crates, which have only one round: they are slow, and their times vary more than those of lock-core.
+/// A longer window for the other crates, which have only one round, because they are slow and their times vary more than those of
+/// lock-core.
 const PEER_WINDOW: Duration = Duration::from_secs(4);
 
 pub(crate) fn run() -> Plot {
@@ -104,7 +105,7 @@ fn between_processes() -> Plot {
             worst_waits[index].push(worst.as_secs_f64() * 1e3);
         }
         let (ratio, favour) = (own.ratio_to(floor), own.favour());
-        // The best so far; docs/performance.md names the day and the machine.
+        // Ratios that an earlier version reached: the targets in docs/performance.md.
         let reached = match processes {
             ..=2 => 0.48,
             3..=8 => 0.32,

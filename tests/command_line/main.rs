@@ -388,11 +388,15 @@ async fn ten_thousand_locks_are_shown() {
     );
     let left = own["remaining_ms"].as_u64().expect("a number");
     assert!((1..=60_000).contains(&left), "{left}");
-    let second = locks.acquire_free("beside", options().permits(3)).await;
-    let third = locks.acquire_free("beside", options().permits(3)).await;
+    let second = locks
+        .acquire_free("two-permits", options().permits(3))
+        .await;
+    let third = locks
+        .acquire_free("two-permits", options().permits(3))
+        .await;
     let words = [
         "run",
-        "beside",
+        "two-permits",
         "--permits",
         "2",
         "--wait",
@@ -401,8 +405,8 @@ async fn ten_thousand_locks_are_shown() {
         "true",
     ];
     let mut waiting = command(&server, &words).spawn().expect("it starts");
-    is_awaited(&locks, "beside").await;
-    let shown = lockctl(&server, &["show", "beside"]);
+    is_awaited(&locks, "two-permits").await;
+    let shown = lockctl(&server, &["show", "two-permits"]);
     let shown = text(&shown.stdout);
     let lines: Vec<Vec<&str>> = shown
         .lines()
@@ -412,7 +416,10 @@ async fn ten_thousand_locks_are_shown() {
         panic!("{shown}")
     };
     let of = |pid: u32| format!("/{pid}");
-    assert_eq!((first[0], first[1], first[3]), ("beside", "permits", "2"));
+    assert_eq!(
+        (first[0], first[1], first[3]),
+        ("two-permits", "permits", "2")
+    );
     for (line, number) in [(holder, "permit 0"), (other, "permit 1")] {
         assert_eq!(line[..2], ["holder", number]);
         assert!(line[2].ends_with(&of(std::process::id())), "{shown}");
@@ -420,7 +427,7 @@ async fn ten_thousand_locks_are_shown() {
     }
     assert_eq!(waiter[..2], ["waiter", "permits"]);
     assert!(waiter[2].ends_with(&of(waiting.id())), "{shown}");
-    let full = json(&lockctl(&server, &["show", "beside", "--json"]));
+    let full = json(&lockctl(&server, &["show", "two-permits", "--json"]));
     assert_eq!(full["queue"][0]["process"], waiter[2]);
     assert_eq!(full["other_holders"][0], holder[2]);
     let leases = full["leases"].as_array().expect("a list");

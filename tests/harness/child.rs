@@ -1,4 +1,4 @@
-//! Child processes that end with the test, however it ends.
+//! Child processes that end with the test, however it ends, and the programs that they run.
 
 use std::{
     env,

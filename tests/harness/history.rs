@@ -19,13 +19,13 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::locking::Mode;
 
 mod checker;
-mod checks;
 mod tail;
+mod whole;
 
 pub use self::{
     checker::{Checker, Invariant, Requirements, Tally},
-    checks::Hold,
     tail::Tail,
+    whole::Hold,
 };
 
 /// A point in time in nanoseconds, on the clock that all processes of the machine share.
@@ -329,14 +329,6 @@ impl History {
             .filter(|event| event.process == process && event.at > after)
             .filter(|event| matches!(event.step, Step::Acquired { .. }))
             .count()
-    }
-
-    /// Asserts that no two holders overlap, and that fencing tokens grow.
-    #[track_caller]
-    pub fn assert_in_order(&self) {
-        let (overlaps, regressions) = (self.overlaps(&[]), self.regressions(&[]));
-        assert!(overlaps.is_empty(), "{overlaps:#?}");
-        assert!(regressions.is_empty(), "{regressions:#?}");
     }
 
     fn extend(&mut self, events: impl IntoIterator<Item = Event>) {

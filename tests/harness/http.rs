@@ -59,8 +59,8 @@ impl HttpRequest {
         Ok(Self { stream })
     }
 
-    /// Resets the connection (RST): the server sees a broken connection, not the end of the request's stream (FIN). A drop also
-    /// does if bytes have arrived that were not read.
+    /// Resets the connection (RST): the server sees a broken connection, not the end of the request's stream (FIN). Dropping
+    /// the request also resets the connection if bytes have arrived that were not read.
     ///
     /// # Errors
     ///

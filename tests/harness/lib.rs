@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | a server | [`RedisServer`], of each [`Kind`]; several are [`Sentinels`] or a [`Cluster`] |
 //! | a claim on servers of any number and kind | [`Deployment`], and `the_suite_on!` in `topologies/servers.rs`; for one server, [`on_every_kind!`] |
-//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`ThirdParty`] is `HAProxy`, twemproxy or fakeredis |
-//! | a server that cannot be installed | [`StandIn`], a real one that refuses more; the replies of [`FakeServer`] come from a closure |
+//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`ThirdParty`] is `HAProxy` or twemproxy |
+//! | a server that cannot be installed | [`StandIn`], a real one that refuses more; the replies of [`FakeServer`] come from a closure; [`ThirdParty`] is also fakeredis |
 //! | another process | [`Process`], by lines and signals; [`Holders`] lock all the time, and [`Forks`] may call `fork()` |
 //! | a history | [`mod@history`]: the events that processes write, and the checkers that find two holders or a token that does not grow |
 //! | another time | [`ShiftedClock`] for a server; for a test, tokio's paused clock |

@@ -117,7 +117,7 @@ impl Process {
         output
     }
 
-    /// Kills the process after [`MOST`], unless the returned value is dropped before.
+    /// Kills the process after [`MOST`], unless the returned value is dropped first.
     fn watchdog(&self) -> Sender<Infallible> {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("a process id");

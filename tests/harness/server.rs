@@ -95,7 +95,7 @@ macro_rules! on_every_kind {
     };
 }
 
-/// A server without disk on a free port of 127.0.0.1, ended when this is dropped.
+/// A server without disk on a free port of 127.0.0.1, stopped when the value is dropped.
 ///
 /// It also ends when the test panics, and when the test process is killed. Its methods block.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl RedisServer {
     pub(crate) const HARNESS: (&str, &str) = ("harness", "harness");
 
     /// The user and the password of clients that may not run scripts.
-    pub(crate) const WITHOUT_SCRIPTS: (&str, &str) = ("plain", "word");
+    pub const WITHOUT_SCRIPTS: (&str, &str) = ("plain", "word");
 
     /// Starts a server with the defaults: no password, no persistence, debug commands allowed.
     pub fn start() -> Self {

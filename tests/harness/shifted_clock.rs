@@ -11,7 +11,7 @@ const FILE: &str = "clock";
 const WIDTH: usize = 31;
 
 /// A wall clock that is right, ahead, behind or stopped. Servers that are started with
-/// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock) read it. A copy is the same clock.
+/// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock) read it. Clones are the same clock.
 #[derive(Debug, Clone)]
 pub struct ShiftedClock {
     preload: Arc<Preload>,

@@ -17,7 +17,7 @@ use crate::{
     slot::slot_of,
 };
 
-/// The difference between an endpoint and Redis: the requests that it refuses, unless its documentation says otherwise.
+/// The difference between an endpoint and Redis: the requests that it refuses, except for [`ActiveReplica`](Self::ActiveReplica).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quirk {
     /// Keys that a script uses without declaring them: Dragonfly, `ElastiCache` Serverless, Kvrocks with `lua-strict-key-accessing`.

@@ -15,7 +15,7 @@ use crate::{
     wait::{HANG, eventually_blocking},
 };
 
-/// A running program on a free port of 127.0.0.1, ended when this is dropped.
+/// A running program on a free port of 127.0.0.1, stopped when the value is dropped.
 #[derive(Debug)]
 pub struct ThirdParty {
     port: u16,

@@ -106,7 +106,7 @@ fn a_request_of_a_runtime_that_is_not_driven_gets_its_reply() {
     nothing_is_left(&server);
 }
 
-/// The manager's thread reads the reply. It learns at once that the runtime has ended, and does not find out by its next tick.
+/// The manager's thread reads the reply. It learns at once that the runtime has ended, not at its next tick.
 #[test]
 fn a_request_of_a_runtime_that_has_ended_gets_its_reply() {
     let server = RedisServer::start();

@@ -18,17 +18,17 @@ fn channels(server: &RedisServer) -> BTreeSet<String> {
 #[tokio::test]
 async fn children_that_each_make_a_manager_exclude_each_other_with_growing_tokens() {
     const CHILDREN: u32 = 8;
-    const LOCKS: usize = 10;
+    const ACQUISITIONS: usize = 10;
     let (server, forks) = (RedisServer::start(), Forks::new());
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("history");
     let mut follower = Follower::open(&path).expect("a new file");
     let path = path.to_str().expect("a path in UTF-8");
-    let (children, locks) = (CHILDREN.to_string(), LOCKS.to_string());
-    let process = forks.spawn(PROGRAM, &[&server.url(), path, &children, &locks]);
-    eventually(HANG, "each child had the lock LOCKS times", async || {
+    let (children, acquisitions) = (CHILDREN.to_string(), ACQUISITIONS.to_string());
+    let process = forks.spawn(PROGRAM, &[&server.url(), path, &children, &acquisitions]);
+    eventually(HANG, "each child had the lock ten times", async || {
         let history = follower.history();
-        (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == LOCKS)
+        (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == ACQUISITIONS)
     })
     .await;
     // The children run until `stop` is set, since a channel exists only while its process runs.
@@ -44,7 +44,7 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
         _ => None,
     };
     let tokens: BTreeSet<u64> = steps().filter_map(token).collect();
-    let all = CHILDREN as usize * LOCKS;
+    let all = CHILDREN as usize * ACQUISITIONS;
     assert_eq!(tokens.len(), all);
     let owners = server.cli(&["SCARD", "owner-tokens"]);
     let owners = usize::from_redis_value(owners).expect("a number");

@@ -103,7 +103,7 @@ async fn holds(holders: &mut Holders, since: Moment) -> (u32, u64) {
 }
 
 #[tokio::test]
-async fn a_killed_process_blocks_the_others_no_longer_than_its_lease() {
+async fn a_killed_process_leaves_at_most_its_ttl_and_the_next_waiter_gets_the_lock() {
     let server = RedisServer::start();
     let ttl = SECOND * 2;
     // The process is killed in the middle of a body, however late the test learns that it has begun.

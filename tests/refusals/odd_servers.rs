@@ -370,11 +370,11 @@ async fn a_queue_of_a_wrong_type_blocks_no_release() {
     }
 }
 
-/// Breaks the connections of a manager, and lets new ones fail at the greeting until `pass`. Meanwhile, requests wait.
+/// Breaks the connections of a manager, and lets new ones fail at the greeting until `end`. Meanwhile, requests wait.
 async fn a_failed_greeting_is_waited_for(
     server: &RedisServer,
     begin: impl Fn(&Proxy),
-    pass: impl Fn(&Proxy),
+    end: impl Fn(&Proxy),
 ) {
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
@@ -388,7 +388,7 @@ async fn a_failed_greeting_is_waited_for(
     let tried = tried.expect_err("no connection");
     assert!(matches!(tried, LockError::Unavailable { .. }), "{tried:?}");
     assert!(!waiting.is_finished(), "it does not wait: {waiting:?}");
-    pass(&proxy);
+    end(&proxy);
     granted(waiting).await.release_held().await;
     held.lease().verify().await.expect("held all the time");
     held.release_held().await;

@@ -116,11 +116,11 @@ async fn a_silent_node_costs_no_leases_on_other_nodes() {
 
 /// Returns the url of a user that may do everything but run scripts.
 fn url_without_scripts(cluster: &Cluster) -> String {
-    let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
     for node in cluster.nodes() {
-        node.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
+        node.add_user_without_scripts();
     }
-    cluster.url_as("plain", "word")
+    let (user, password) = RedisServer::WITHOUT_SCRIPTS;
+    cluster.url_as(user, password)
 }
 
 #[tokio::test]

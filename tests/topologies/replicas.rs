@@ -217,10 +217,8 @@ async fn each_master_of_a_cluster_has_its_own_replica() {
 #[tokio::test]
 async fn users_without_scripts_wait_for_replicas_too() {
     let (primary, replica) = with_a_replica().await;
-    let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
-    primary.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
-    let url = primary.url_as("plain", "word");
-    let locks = connect(&url, 1, SECOND).await;
+    primary.add_user_without_scripts();
+    let locks = connect(&primary.url_without_scripts(), 1, SECOND).await;
     let guard = locks.acquire_free("k", options()).await;
     assert_eq!(replica.get("lock:k"), primary.get("lock:k"));
     guard.release_held().await;

@@ -310,7 +310,7 @@ async fn fakeredis_with_lua_supports_all_but_messages() {
 async fn fakeredis_without_lua_supports_exclusive_locks() {
     let fakeredis = ThirdParty::fakeredis_without_lua();
     let url = fakeredis.url();
-    // Waiters poll, in no order.
+    // Waiters poll, in no particular order.
     tasks_of_several_managers_exclude_each_other(&url, 3).await;
     assert_eq!(
         operators_inspect_list_and_release(&url)

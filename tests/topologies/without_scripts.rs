@@ -16,7 +16,7 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, Frames, HANG, Kind, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, assert_fails, connect, eventually, on_every_kind, patient,
+    ReleaseHeld as _, SECOND, assert_fails, connect, eventually, granted, on_every_kind, patient,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -44,7 +44,8 @@ async fn without_scripts(port: u16) -> LockManager {
 }
 
 async fn built_without_scripts(builder: LockManagerBuilder, port: u16) -> LockManager {
-    let url = format!("redis://plain:word@127.0.0.1:{port}");
+    let (user, password) = RedisServer::WITHOUT_SCRIPTS;
+    let url = format!("redis://{user}:{password}@127.0.0.1:{port}");
     builder.connect(&url).await.expect("transactions will do")
 }
 
@@ -295,15 +296,14 @@ async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisSe
     let granting = RedisServer::start();
     let polls = Contended::by(&without_scripts(server.port()).await, server).await;
     let checks = Contended::by(&with_scripts(&granting).await, &granting).await;
-    // Enough polls for a few seconds, and so for a few checks.
-    eventually!(HANG, "it has polled often" => polls.requests() >= 30);
-    let (polled, checked) = (polls.requests(), checks.requests());
+    // Both wait from here on.
+    let before = (polls.requests(), checks.requests());
+    eventually!(HANG, "it has checked a few times" => checks.requests() >= before.1 + 3);
+    let (polled, checked) = (polls.requests() - before.0, checks.requests() - before.1);
     assert!(checked * 3 < polled, "{checked} checks, {polled} polls");
     for contended in [polls, checks] {
         contended.guard.release_held().await;
-        let granted = timeout(HANG, contended.waiting).await;
-        let granted = granted.expect("no missed chance").expect("no panic");
-        drop(granted.expect("free"));
+        drop(granted(contended.waiting).await);
     }
 }
 
@@ -319,11 +319,13 @@ impl<'a> Contended<'a> {
     async fn by(holder: &LockManager, server: &'a RedisServer) -> Self {
         let guard = holder.acquire_free("k", patient()).await;
         let waiter = with_scripts(server).await;
+        let before = server.calls("evalsha");
+        let waiting = tokio::spawn(async move { waiter.acquire("k", patient()).await });
         Self {
             server,
             guard,
-            before: server.calls("evalsha"),
-            waiting: tokio::spawn(async move { waiter.acquire("k", patient()).await }),
+            waiting,
+            before,
         }
     }
 

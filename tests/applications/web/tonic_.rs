@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use lock_core::{LockError, distributed_lock};
-use lock_tests::RedisServer;
+use lock_tests::{HANG, RedisServer};
 use prost::Message;
 use tokio::task::JoinHandle;
 use tonic::{
@@ -177,7 +177,10 @@ impl Site {
         client.ready().await.expect("a connection");
         let request = Request::new(Order { id: 7 });
         let path = PathAndQuery::from_static(path);
-        let response = client.unary(request, path, ProstCodec::default()).await;
+        let response = client.unary(request, path, ProstCodec::default());
+        let response = tokio::time::timeout(HANG, response)
+            .await
+            .expect("a response");
         response.map(Response::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! Checks of a whole history, after all its processes have ended.
+//! The checks of a history as far as it was read, all at once, and the holds in it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,6 +19,14 @@ pub struct Hold {
 }
 
 impl History {
+    /// Asserts that no two holders overlap, and that fencing tokens grow.
+    #[track_caller]
+    pub fn assert_in_order(&self) {
+        let (overlaps, regressions) = (self.overlaps(&[]), self.regressions(&[]));
+        assert!(overlaps.is_empty(), "{overlaps:#?}");
+        assert!(regressions.is_empty(), "{regressions:#?}");
+    }
+
     /// Finds holders that held a key at the same time, outside of these windows, in which exclusion is not promised. Returns
     /// the first five.
     ///
