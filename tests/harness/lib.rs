@@ -78,8 +78,8 @@ pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
 pub use locking::{
-    AcquireFree, Mode, ReleaseHeld, connect, granted, invalid, nothing_is_left, options, patient,
-    reason_of_loss, run_in_a_row, unavailable,
+    AcquireFree, Mode, ReleaseHeld, connect, granted, invalid, nothing_is_left,
+    nothing_is_left_blocking, options, patient, reason_of_loss, run_in_a_row, unavailable,
 };
 pub use log::Log;
 pub use monitor::{Monitor, ServerHold};

@@ -7,7 +7,7 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     server::RedisServer,
-    wait::{HANG, SECOND, eventually},
+    wait::{HANG, SECOND, eventually, eventually_blocking},
 };
 
 /// Connects to servers that are running.
@@ -145,6 +145,11 @@ pub fn nothing_is_left(server: &RedisServer) -> impl Future<Output = ()> {
     eventually(HANG, "no lock is left", async || {
         server.keys("lock:*").is_empty()
     })
+}
+
+/// Like [`nothing_is_left`], for a test without a runtime.
+pub fn nothing_is_left_blocking(server: &RedisServer) {
+    eventually_blocking(HANG, "no lock is left", || server.keys("lock:*").is_empty());
 }
 
 /// Returns why a lease was lost, and panics if the result is anything but that loss.

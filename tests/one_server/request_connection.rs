@@ -16,7 +16,7 @@ use futures_executor::block_on;
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    SECOND, assert_fails, eventually, eventually_blocking,
+    SECOND, assert_fails, eventually, eventually_blocking, nothing_is_left_blocking,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -233,10 +233,6 @@ fn others(locks: &LockManager, rounds: usize) -> Vec<JoinHandle<()>> {
     runtimes.collect()
 }
 
-fn nothing_is_left(server: &RedisServer) {
-    eventually_blocking(HANG, "no lock is left", || server.keys("lock:*").is_empty());
-}
-
 #[test]
 fn a_thread_that_is_stopped_while_it_polls_keeps_its_connection() {
     let server = RedisServer::start();
@@ -259,5 +255,5 @@ fn a_thread_that_is_stopped_while_it_polls_keeps_its_connection() {
     }
     assert!(numbers(&server).contains(&connection));
     block_on(held.release()).expect("held");
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
 }

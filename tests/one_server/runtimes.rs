@@ -13,7 +13,7 @@ use futures_executor::block_on;
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope,
-    connect, eventually_blocking,
+    connect, eventually_blocking, nothing_is_left_blocking,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -27,10 +27,6 @@ fn options() -> LockOptions {
 fn runtime() -> Runtime {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime")
-}
-
-fn nothing_is_left(server: &RedisServer) {
-    eventually_blocking(HANG, "no lock is left", || server.keys("lock:*").is_empty());
 }
 
 /// Polls a future once in the runtime. This thread, which has no runtime, continues it.
@@ -88,7 +84,7 @@ fn a_blocked_runtime_withholds_no_reply_from_those_that_share_its_connection() {
     }
     resume.send(()).expect("it is blocked");
     blocked.join().expect("no panic");
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
 }
 
 /// The request is sent by a runtime that is no longer driven, but still exists.
@@ -103,7 +99,7 @@ fn a_request_of_a_runtime_that_is_not_driven_gets_its_reply() {
         let guard = block_on(acquire).expect("free");
         block_on(begun_in(&kept, guard.release())).expect("held");
     }
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
 }
 
 /// The manager's thread reads the reply. It learns at once that the runtime has ended, not at its next tick.
@@ -129,7 +125,7 @@ fn a_request_of_a_runtime_that_has_ended_gets_its_reply() {
     // A tick takes 100 ms. The shortest wait counts, because a busy machine may delay the others.
     let shortest = waits.iter().min().expect("twenty");
     assert!(*shortest < Duration::from_millis(60), "{waits:?}");
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
 }
 
 #[test]
@@ -172,7 +168,7 @@ fn a_blocked_worker_withholds_no_reply_from_the_others() {
         done.send(()).expect("it is blocked");
         workers.block_on(blocking).expect("no panic");
     }
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
 }
 
 #[test]
@@ -196,7 +192,7 @@ fn more_runtimes_than_connections_exclude_each_other() {
     for thread in threads {
         thread.join().expect("no panic");
     }
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
     // Eight for runtimes, and that of the manager's thread.
     let connections = server.connections_of_managers();
     assert!(connections <= 8 + 1, "{connections}");
@@ -248,7 +244,7 @@ fn a_dead_connection_leaves_no_task_in_the_runtime() {
     let request = begun_in(&workers, locks.acquire("k", options()));
     eventually_blocking(HANG, "the task has ended", || alive() == before);
     drop(request);
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
 }
 
 /// Nothing reads the connection of a runtime that is not driven, so the next request notices its end.
@@ -271,7 +267,7 @@ fn a_connection_that_ended_while_its_runtime_did_not_run_causes_no_error() {
             kill();
         }
         kept.block_on(guard.release_held());
-        nothing_is_left(&server);
+        nothing_is_left_blocking(&server);
     }
 }
 
@@ -289,7 +285,7 @@ fn runtimes_that_follow_each_other_use_one_connection() {
         here.block_on(tokio::task::yield_now());
     }
     runtime().block_on(lock_once(&locks, "k"));
-    nothing_is_left(&server);
+    nothing_is_left_blocking(&server);
     let connections = server.connections_of_managers();
     assert!(connections <= 3, "{connections}");
 }
