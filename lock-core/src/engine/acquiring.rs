@@ -435,15 +435,19 @@ mod tests {
         second: u64,
         event: Event<'_, (), u64>,
     ) -> (Outcome<(), u64>, Actions) {
-        let mut cx = Transition {
+        let mut cx = transition(limits, second);
+        let outcome = key.apply(event, &mut cx);
+        (outcome, cx.actions)
+    }
+
+    fn transition(limits: Limits, second: u64) -> Transition<'static, (), (), u64> {
+        Transition {
             now: Moment::from_nanos(second * 1_000_000_000),
             limits,
             polling_pause: Duration::from_millis(50),
             host: &Alone,
             actions: Vec::new(),
-        };
-        let outcome = key.apply(event, &mut cx);
-        (outcome, cx.actions)
+        }
     }
 
     fn polled(key: &mut Key, second: u64) -> Outcome<(), u64> {
@@ -473,15 +477,22 @@ mod tests {
         at(key, 10, wait);
     }
 
-    /// Delivers the server's "wait" reply, with or without a stamp.
-    fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
-        let busy = Busy {
+    fn busy(is_next: bool) -> Busy {
+        Busy {
             expiry: Expiry::Unknown,
             position: None,
             wake_up: WakeUpMode::Push,
-            is_next: true,
-            stamp,
+            is_next,
+            stamp: None,
             holder: None,
+        }
+    }
+
+    /// Delivers the server's "wait" reply, with or without a stamp.
+    fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
+        let busy = Busy {
+            stamp,
+            ..busy(true)
         };
         let reply = AcquireReply {
             result: Ok(AcquireOutcome::Busy(busy)),
@@ -497,6 +508,15 @@ mod tests {
             result: Ok(AcquireOutcome::Granted(
                 FencingBlock::new(fencing, 1).into(),
             )),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        }
+    }
+
+    fn failing(failure: Failure) -> AcquireReply {
+        AcquireReply {
+            result: Err(failure),
             is_settled: true,
             has_not_left: false,
             is_astray: false,
@@ -567,12 +587,7 @@ mod tests {
             let mut key = waiting();
             for second in 11..=18 {
                 at(&mut key, second, Event::Tick);
-                let reply = AcquireReply {
-                    result: Err(failure("no majority")),
-                    is_settled: true,
-                    has_not_left: false,
-                    is_astray: false,
-                };
+                let reply = failing(failure("no majority"));
                 at(&mut key, second, Event::Acquired(&7, reply));
             }
             let due = key.request().and_then(AcquireRequest::due);
@@ -582,6 +597,51 @@ mod tests {
         let twice = Duration::from_millis(50) * 2;
         assert_eq!(pause_after_eight(Failure::lost_vote), twice);
         assert_eq!(pause_after_eight(Failure::not_now), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn a_new_connection_shortens_the_pause_unless_the_server_said_that_it_cannot_serve() {
+        let failures = [
+            (Failure::no_reply("the connection was closed"), true),
+            (Failure::not_now("a replica"), false),
+        ];
+        let now = Moment::from_nanos(10_000_000_000);
+        let whole_pause = now.after(Duration::from_millis(50) * 2);
+        for (failure, shortens) in failures {
+            for is_before_the_reply in [true, false] {
+                let mut key = waiting();
+                if is_before_the_reply {
+                    at(&mut key, 10, Event::Reconnected(now));
+                }
+                at(&mut key, 10, Event::Acquired(&7, failing(failure.clone())));
+                if !is_before_the_reply {
+                    at(&mut key, 10, Event::Reconnected(now));
+                }
+                let due = key.request().and_then(AcquireRequest::due);
+                let is_shorter = due != Some(whole_pause);
+                assert_eq!(is_shorter, shortens, "{failure:?}, {is_before_the_reply}");
+            }
+        }
+    }
+
+    /// A beat is 1.05 s, since the jitter is at its largest.
+    #[test]
+    fn only_the_first_entry_of_the_queue_is_checked_more_often_than_once_a_beat() {
+        let beat = Duration::from_millis(1_050);
+        for millis in [100, 900, 60_000] {
+            let left = Duration::from_millis(millis);
+            let pause_of = |is_next| {
+                let cx = transition(Limits::default(), 10);
+                let busy = Busy {
+                    expiry: Expiry::In(left),
+                    ..busy(is_next)
+                };
+                checking_pause(&busy, false, &cx)
+            };
+            assert_eq!(pause_of(false), beat);
+            // The holder's lease has ended by then.
+            assert_eq!(pause_of(true), beat.min(left + Duration::from_millis(2)));
+        }
     }
 
     /// Each reply arrives after the lease that it grants has ended.

@@ -20,6 +20,7 @@ use crate::{
         context::Context,
         hold::{Admission, Hold},
         interleavings::served_backend::{Order, ServedBackend},
+        lease_state::LeaseState,
         outage::Outage,
         registry::Registry,
         ticking::LiveEvent,
@@ -57,11 +58,16 @@ struct Contended {
     inside: Arc<AtomicUsize>,
     readers: Arc<AtomicUsize>,
     last_token: Arc<AtomicU64>,
+    /// `true` if a lease may end before its release: after a shutdown, or while a clock advances.
+    may_end: bool,
 }
 
 impl Contended {
     fn new() -> Self {
-        Self::over(|memory| memory)
+        Self {
+            may_end: false,
+            ..Self::over(|memory| memory)
+        }
     }
 
     fn over<S: Backend + 'static>(backend: impl FnOnce(Arc<MemoryBackend>) -> Arc<S>) -> Self {
@@ -84,6 +90,7 @@ impl Contended {
             inside: Arc::default(),
             readers: Arc::default(),
             last_token: Arc::default(),
+            may_end: true,
         }
     }
 
@@ -122,7 +129,7 @@ impl Contended {
     /// Takes a step under the lock, unless the lease has ended.
     fn step_inside(&self, hold: &Hold) {
         let lease = hold.leases().first();
-        if lease.ended().is_some() {
+        if self.has_ended(lease) {
             return;
         }
         assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
@@ -140,17 +147,33 @@ impl Contended {
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }
 
+    fn has_ended(&self, lease: &LeaseState) -> bool {
+        let ended = lease.ended();
+        assert!(
+            self.may_end || ended.is_none(),
+            "a lease has ended: {ended:?}"
+        );
+        ended.is_some()
+    }
+
+    /// Releases a hold, which succeeds unless its lease has ended.
+    fn release(&self, hold: Hold) {
+        let released = shuttle::future::block_on(hold.release(None));
+        assert!(self.may_end || released.is_ok(), "{released:?}");
+    }
+
     fn acquire_and_release(&self) {
-        if let Some(hold) = self.acquire() {
+        let hold = self.acquire();
+        assert!(self.may_end || hold.is_some(), "a wait was refused");
+        if let Some(hold) = hold {
             self.step_inside(&hold);
-            // The release of a lost lease fails, which is expected here.
-            drop(shuttle::future::block_on(hold.release(None)));
+            self.release(hold);
         }
     }
 
     /// Takes a step under a share of the lock, unless the lease has ended.
     fn read(&self, hold: &Hold) {
-        if hold.leases().first().ended().is_some() {
+        if self.has_ended(hold.leases().first()) {
             return;
         }
         self.readers.fetch_add(1, Ordering::SeqCst);
@@ -164,9 +187,11 @@ impl Contended {
     }
 
     fn share_and_release(&self) {
-        if let Some(hold) = self.acquire_with(&patient().shared()) {
+        let hold = self.acquire_with(&patient().shared());
+        assert!(self.may_end || hold.is_some(), "a wait was refused");
+        if let Some(hold) = hold {
             self.read(&hold);
-            drop(shuttle::future::block_on(hold.release(None)));
+            self.release(hold);
         }
     }
 
@@ -238,7 +263,10 @@ fn tasks_that_come_and_go_exclude_each_other_and_leave_nothing_behind() {
 #[test]
 fn a_shutdown_finds_each_waiter_and_each_holder() {
     explored(|| {
-        let contended = Contended::new();
+        let contended = Contended {
+            may_end: true,
+            ..Contended::new()
+        };
         in_threads(
             &contended,
             &[

@@ -45,11 +45,11 @@ impl Names {
         self.tasks.range(..id).count()
     }
 
-    /// Returns the milliseconds until this moment. All moments that are more than a ttl in the past are equal.
+    /// Returns the milliseconds until this moment. All moments that are more than the longest ttl in the past are equal.
     fn at(&self, moment: Moment) -> i64 {
         let ahead = i64::try_from(moment.since(self.now).as_millis());
         let past = i64::try_from(self.now.since(moment).as_millis());
-        (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-2000)
+        (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-3000)
     }
 
     /// Returns the milliseconds until this moment. All moments that are due are equal.
@@ -116,6 +116,7 @@ impl World {
     fn names(&self) -> Names {
         let mut owners = BTreeSet::from([OTHER]);
         let mut tokens = BTreeSet::from([self.server.last_token(), self.known, self.largest_taken]);
+        tokens.extend(self.largest_of_permits.values());
         let mut tasks = BTreeSet::new();
         let table = &self.server.table;
         owners.extend(table.queue.iter().map(|queued| queued.entry.number));
@@ -209,9 +210,13 @@ impl World {
             .iter()
             .filter(|owner| names.owners.contains(owner));
         let astray: Vec<_> = astray.map(|owner| names.owner(*owner)).collect();
+        let of_permits = self.largest_of_permits.iter();
+        let of_permits: Vec<_> = of_permits
+            .map(|(permit, token)| (permit, names.token(*token)))
+            .collect();
         write!(
             text,
-            "{:?} {holder:?} {queue:?} {astray:?} {} {} {} {} {} {:?} {:?} {:?}",
+            "{:?} {of_permits:?} {holder:?} {queue:?} {astray:?} {} {} {} {} {} {:?} {:?} {:?}",
             tokens.map(|token| names.token(token)),
             table.is_shared_next,
             table.result.is_some(),
@@ -417,9 +422,10 @@ fn write_lease(
     for holder in held.holders.iter() {
         write!(
             text,
-            "h{} {} ",
+            "h{} {} {:?} ",
             names.task(holder.id.0),
-            names.token(holder.fencing.into())
+            names.token(holder.fencing.into()),
+            holder.unrenewed_until.map(|at| names.due(at))
         )?;
         match &holder.stage {
             HolderStage::Granted { until, waiter } => write!(

@@ -31,7 +31,7 @@ use std::{
 };
 
 use crate::{
-    engine::model::world::{Scenario, World},
+    engine::model::world::{Scenario, Task, World},
     mode::Mode,
 };
 
@@ -67,8 +67,12 @@ fn explore(scenario: Scenario, most: usize) -> usize {
     let mut open = VecDeque::from([(start, None)]);
     // Each state has the index of the state from which it was reached.
     let mut history: Vec<(World, Option<usize>)> = Vec::new();
+    let mut have_held = [false; 2];
     while let Some((world, from)) = open.pop_front() {
         let index = history.len();
+        for (has_held, task) in have_held.iter_mut().zip(&world.tasks) {
+            *has_held |= matches!(task, Task::Holding { .. });
+        }
         history.push((world, from));
         let mut reached = Vec::new();
         if let Err(broken) = history[index].0.next(&mut reached) {
@@ -90,6 +94,7 @@ fn explore(scenario: Scenario, most: usize) -> usize {
         }
         assert!(seen.len() < most, "more than {most} states");
     }
+    assert_eq!(have_held, [true; 2], "a task never holds the lock");
     seen.len()
 }
 

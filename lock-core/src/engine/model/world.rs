@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -116,6 +116,8 @@ pub(super) struct World {
     pub(super) astray: BTreeSet<u64>,
     pub(super) known: u64,
     pub(super) largest_taken: u64,
+    /// The largest token of each permit.
+    pub(super) largest_of_permits: BTreeMap<u16, u64>,
     pub(super) is_closing: bool,
     pub(super) has_lost_messages: bool,
     next_owner: u64,
@@ -139,6 +141,7 @@ impl World {
             astray: BTreeSet::new(),
             known: 0,
             largest_taken: 0,
+            largest_of_permits: BTreeMap::new(),
             is_closing: false,
             has_lost_messages: false,
             next_owner: 1,
@@ -589,8 +592,12 @@ impl World {
         let is_new = match self.left.mode {
             Mode::Exclusive | Mode::Once => token > self.largest_taken,
             Mode::Shared => token >= self.largest_taken,
-            // A task may accept its grant later than another task with a newer grant.
-            Mode::Permits(_) => token != self.largest_taken,
+            // A task may accept its grant later than another task with a newer grant of another permit.
+            Mode::Permits(_) => {
+                let permit = permit.ok_or("a holder without a permit")?;
+                let largest = self.largest_of_permits.insert(permit, token);
+                largest.is_none_or(|largest| token > largest) && token != self.largest_taken
+            }
         };
         if !is_new {
             return Err(format!(
