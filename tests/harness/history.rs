@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use lock_core::Lease;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::locking::Mode;
@@ -44,6 +45,12 @@ impl Moment {
     /// Makes a point in time from nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
+    }
+
+    /// Returns the end of a lease's validity. It is never too late, since the clock is read first.
+    pub fn end_of(lease: &Lease) -> Self {
+        let now = Self::now();
+        now.after(lease.remaining())
     }
 
     /// Returns the point in time that is later by `span`.

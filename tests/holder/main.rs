@@ -118,7 +118,7 @@ impl Holder {
         let body = async |lease: Lease| {
             holds.store(true, Ordering::Relaxed);
             let token = lease.fencing_token().into();
-            let valid_until = end_of(&lease);
+            let valid_until = Moment::end_of(&lease);
             let acquired = Step::Acquired {
                 token,
                 permit: None,
@@ -126,7 +126,7 @@ impl Holder {
             };
             self.recorder.record(attempt, key, acquired)?;
             sleep(self.hold).await;
-            let valid_until = end_of(&lease);
+            let valid_until = Moment::end_of(&lease);
             let release = Step::ReleaseCalled { valid_until };
             self.recorder.record(attempt, key, release).map(drop)
         };
@@ -136,12 +136,6 @@ impl Holder {
             Err(_) => Ok(Step::Failed),
         }
     }
-}
-
-/// Returns the end of the lease's validity. It is never too late, since the clock is read first.
-fn end_of(lease: &Lease) -> Moment {
-    let now = Moment::now();
-    now.after(lease.remaining())
 }
 
 fn println(line: &str) -> io::Result<()> {

@@ -8,8 +8,13 @@ use std::process::Command;
 #[test]
 fn a_short_soak_finds_no_violation() {
     // With this seed, the server is killed with and without its data, and contenders are killed, too.
+    const FAULTS: [&str; 3] = [
+        "RestartServer, data Kept",
+        "RestartServer, data Lost",
+        "KillContenders",
+    ];
     let soak = Command::new(env!("CARGO_BIN_EXE_soak"))
-        .args(["--topology", "one", "--seconds", "6", "--seed", "18"])
+        .args(["--topology", "one", "--seconds", "8", "--seed", "18"])
         // A short ttl, so that the run takes less than twenty seconds, with the wait at the end.
         .args(["--longest-ttl", "3000"])
         .output()
@@ -24,6 +29,9 @@ fn a_short_soak_finds_no_violation() {
     for (what, least) in [("acquisitions", 300), ("increments", 300), ("faults", 1)] {
         let found = number_after(what);
         assert!(found >= Some(least), "{what}: {found:?}\n{output}");
+    }
+    for fault in FAULTS {
+        assert!(output.contains(fault), "{fault}\n{output}");
     }
     for invariant in ["I1", "I3", "I4", "I5", "I6", "I7"] {
         let found = number_after(&format!("  {invariant}"));

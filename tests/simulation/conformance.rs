@@ -204,12 +204,12 @@ impl Command {
         let few = ["4", lock, "clock", "queue", "beats"];
         let exclusive = if chance.permille(100) { &few[..] } else { &all };
         let few_non_exclusive = ["3", lock, "holders", "seats"];
-        let kind = chance.pick(&["s", "s", "s", "2", "3"]);
+        let kind = chance.pick(&["s", "s", "s", "2", "3", "o"]);
         let non_exclusive = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
         let renew = [token, ttl, known, "1"];
         let acquire = [token, ttl, known, count, mode, entry, "200"];
-        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(24) {
+        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(26) {
             0..4 => (ACQUIRE, exclusive, &acquire[..chance.pick(&[6, 6, 7])]),
             4..8 => (RELEASE, exclusive, &release[..chance.pick(&[2, 2, 3, 4])]),
             8 => (RENEW, &all, &[token, ttl, known, "1"]),
@@ -232,6 +232,11 @@ impl Command {
                 RELEASE_UNCONTENDED,
                 &["4", lock, "other", "queue", "beats"],
                 &[token, any_token(chance)],
+            ),
+            24..26 => (
+                RELEASE,
+                &all,
+                &[token, known, "0", &non_exclusive, "a result", ttl],
             ),
             12 => (
                 MARK,
@@ -286,7 +291,8 @@ fn any_pause_us(chance: &mut Chance) -> i64 {
 
 fn any_key(chance: &mut Chance) -> &'static str {
     chance.pick(&[
-        "lock", "lock", "clock", "queue", "queue", "beats", "holders", "seats", "mark", "other",
+        "lock", "lock", "clock", "queue", "queue", "beats", "holders", "seats", "result", "mark",
+        "other",
     ])
 }
 

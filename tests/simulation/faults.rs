@@ -110,7 +110,7 @@ impl Breaker {
         match self.plan.servers.len() {
             _ if data == Data::Kept => {}
             1 => self.breaks_and_loses(&self.plan.keys, span),
-            _ => self.oracle.forgets(),
+            _ => self.oracle.forgets(host),
         }
         self.world
             .network()

@@ -69,6 +69,11 @@ fn no_seed_breaks_what_is_promised() {
     tried.report(start.elapsed());
     let bad = tried.bad.len();
     assert_eq!(bad, 0, "seeds failed: see above");
+    let Tried { seeds, grants, .. } = tried;
+    assert!(
+        grants > 10 * seeds,
+        "{seeds} worlds had only {grants} grants"
+    );
 }
 
 #[test]

@@ -347,17 +347,19 @@ impl Network {
     pub(crate) fn hold(&mut self, scope: Scope, processes: usize, held: Held, until: Nanos) {
         self.each_link(scope, processes, |link| {
             if held != Held::Replies {
-                link.requests_held_until = until;
+                link.requests_held_until = until.max(link.requests_held_until);
             }
             if held != Held::Requests {
-                link.replies_held_until = until;
+                link.replies_held_until = until.max(link.replies_held_until);
             }
         });
     }
 
     /// Prevents new connections until `until`.
     pub(crate) fn silence(&mut self, scope: Scope, processes: usize, until: Nanos) {
-        self.each_link(scope, processes, |link| link.silent_until = until);
+        self.each_link(scope, processes, |link| {
+            link.silent_until = until.max(link.silent_until);
+        });
     }
 
     /// Makes each message take longer by `more`, until `until`.

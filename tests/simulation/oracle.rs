@@ -19,7 +19,7 @@ use lock_tests::Mode;
 
 use crate::{
     locks::Occupied,
-    network::{MILLI, Nanos},
+    network::{HostId, MILLI, Nanos},
     phases::{Phases, Waiting},
     plan::Plan,
     scheduler::{ProcessId, as_seen_by},
@@ -45,8 +45,8 @@ struct State {
     keys: BTreeMap<String, Key>,
     last_attempt: AttemptId,
     violations: Vec<String>,
-    /// How many of several servers have lost their data.
-    forgetful: usize,
+    /// The servers that have lost their data, and when, if there are several.
+    forgetful: Vec<(HostId, Nanos)>,
     grants: u64,
 }
 
@@ -60,7 +60,7 @@ struct Key {
     /// The time since which a server has held the lock for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
-    /// The last token of each permit: a store compares tokens of one permit.
+    /// The largest token of each permit: a store compares tokens of one permit.
     tokens_of_permits: BTreeMap<u16, u64>,
     /// The tokens of exclusive holders and of permits.
     tokens_of_one: BTreeSet<u64>,
@@ -178,12 +178,16 @@ impl Oracle {
     }
 
     /// Records that one of several servers loses its data.
-    pub(crate) fn forgets(&self) {
-        self.lock().forgetful += 1;
+    pub(crate) fn forgets(&self, host: HostId) {
+        let now = self.world.now();
+        self.lock().forgetful.push((host, now));
     }
 
-    fn forgetful(&self) -> usize {
-        self.lock().forgetful
+    /// Returns how many of several servers have lost their data since then.
+    fn forgetful_since(&self, since: Nanos) -> usize {
+        let state = self.lock();
+        let recent = state.forgetful.iter().filter(|(_, at)| *at >= since);
+        recent.map(|(host, _)| host).collect::<BTreeSet<_>>().len()
     }
 
     pub(crate) fn report(&self, what: impl Into<String>) {
@@ -379,8 +383,15 @@ impl Attempt {
             let key = state.keys.get_mut(name).expect("it was called for");
             let Wanted { mode, floor, .. } = *self.wanted(name);
             let permit = permit_of(lease, name);
-            violations.extend(self.look_at_token(key, name, (mode, permit), *token, floor));
-            if Oracle::certain(self.process, lease).is_zero() {
+            let is_certain = !Oracle::certain(self.process, lease).is_zero();
+            violations.extend(self.look_at_token(
+                key,
+                name,
+                (mode, permit),
+                (*token, floor),
+                is_certain,
+            ));
+            if !is_certain {
                 continue;
             }
             let holder = Holder {
@@ -414,11 +425,14 @@ impl Attempt {
         key: &mut Key,
         name: &str,
         (mode, permit): (Mode, Option<u16>),
-        token: u64,
-        floor: u64,
+        (token, floor): (u64, u64),
+        is_certain: bool,
     ) -> Vec<String> {
         let (oracle, mut violations) = (&self.oracle, Vec::new());
         let now = oracle.world.now();
+        let since = oracle.held_since(self.process, mode, self.called);
+        let is_later = is_certain && !Oracle::is_broken(key, since, now);
+        let last = key.tokens.last().copied().unwrap_or(0);
         let waited = key.waiting.remove(&self.id);
         key.idle_since = None;
         let recently = now.saturating_sub(oracle.longest_ttl);
@@ -435,11 +449,31 @@ impl Attempt {
             }
             Mode::Permits(_) => {
                 key.tokens_of_one.insert(token);
-                let before = permit.and_then(|permit| key.tokens_of_permits.insert(permit, token));
-                let grows = token > floor || token > before.unwrap_or(0);
+                let largest = permit.map(|permit| key.tokens_of_permits.entry(permit).or_default());
+                let before = largest.map_or(0, |largest| {
+                    let before = *largest;
+                    *largest = token.max(before);
+                    before
+                });
+                let grows = if is_later {
+                    token > before
+                } else {
+                    token > floor || token > before
+                };
                 grows && !key.tokens.contains(&token)
             }
         };
+        // A lease that is certain when it is returned is later than all leases that were returned before.
+        let goes_back = match mode {
+            Mode::Shared | Mode::Exclusive => token < last,
+            Mode::Permits(_) => false,
+        };
+        if is_later && goes_back {
+            violations.push(format!(
+                "I3: #{} has token {token} of {name} after {last} was returned, and its lease is certain",
+                self.id
+            ));
+        }
         if !may_be_old && !is_new {
             violations.push(format!(
                 "I3: #{} has token {token} of {name}, and {floor} was returned before its call",
@@ -587,7 +621,7 @@ impl Held {
                 left.is_some_and(|left| left + MILLI >= certain)
             };
             let with_it = network.hosts.iter().filter(has_it).count();
-            let enough = (network.hosts.len() / 2 + 1).saturating_sub(oracle.forgetful());
+            let enough = (network.hosts.len() / 2 + 1).saturating_sub(oracle.forgetful_since(from));
             drop(network);
             if with_it < enough && !is_broken {
                 oracle.report(format!(

@@ -164,7 +164,15 @@ impl Scene {
     /// Waits until all faults are healed and all tasks have ended, and checks the data that is left.
     async fn end(&self, crew: &Crew) {
         let healed_at = self.plan.healed_at;
-        sleep(Duration::from_nanos(healed_at)).await;
+        // Without faults, no waiter is passed over at any time.
+        while self.plan.is_calm() && self.world.now() < healed_at {
+            self.oracle.look_for_idle_locks(|key| self.occupied(key));
+            sleep(Duration::from_millis(50)).await;
+        }
+        sleep(Duration::from_nanos(
+            healed_at.saturating_sub(self.world.now()),
+        ))
+        .await;
         self.world.note(|| "HEALED".to_owned());
         while !crew.is_done() {
             if self.world.now() > healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl) {
@@ -258,7 +266,15 @@ impl Scene {
             }
             drop(member);
         });
+        let keys = u32::try_from(self.plan.keys.len()).expect("few");
+        let patience = PATIENCE + nanos(wait) * u64::from(keys);
         while !crew.is_done() {
+            if self.world.now() > settled_at + patience {
+                let waiting = self.oracle.waiting();
+                self.oracle
+                    .report(format!("I6: the probe does not end; waiting: {waiting:?}"));
+                return;
+            }
             self.look();
             sleep(Duration::from_millis(50)).await;
         }

@@ -94,15 +94,16 @@ struct Lane {
 /// The conditions that prevent the tasks of a process from being polled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
-    is_stopped: bool,
-    /// Set while the user's code blocks the threads of the user's runtime.
-    is_blocked: bool,
+    /// The number of faults that stop the process now. They may overlap.
+    stops: u32,
+    /// The number of faults in which the user's code blocks the threads of the user's runtime now.
+    blocks: u32,
     is_dead: bool,
 }
 
 impl Process {
     fn runs(self, kind: Kind) -> bool {
-        !(self.is_stopped || self.is_dead || self.is_blocked && kind == Kind::User)
+        !(self.stops > 0 || self.is_dead || self.blocks > 0 && kind == Kind::User)
     }
 }
 
@@ -192,13 +193,15 @@ impl Scheduler {
 
     pub(crate) fn stop(&self, process: ProcessId, is_stopped: bool) {
         let mut state = self.lock();
-        state.processes[process].is_stopped = is_stopped;
+        let stops = &mut state.processes[process].stops;
+        *stops = if is_stopped { *stops + 1 } else { *stops - 1 };
         state.wake_driver();
     }
 
     pub(crate) fn block(&self, process: ProcessId, is_blocked: bool) {
         let mut state = self.lock();
-        state.processes[process].is_blocked = is_blocked;
+        let blocks = &mut state.processes[process].blocks;
+        *blocks = if is_blocked { *blocks + 1 } else { *blocks - 1 };
         state.wake_driver();
     }
 

@@ -229,6 +229,12 @@ impl User {
         let running = manager.run(key.as_str(), mode.of(options), body);
         let ran = cut.run(running).await;
         self.world.note(|| format!("a run of {key} ended: {ran:?}"));
+        if let Some(Err(error)) = &ran
+            && is_wrong(error)
+        {
+            self.oracle
+                .report(format!("I1: a run of {key} is refused: {error:?}"));
+        }
     }
 
     fn runs_once(&mut self, key: &str) -> bool {

@@ -72,7 +72,7 @@ impl Attempt {
 
     /// Records that the keys are held.
     pub(crate) fn begin(&self, lease: &Lease) -> io::Result<()> {
-        let valid_until = end_of(lease);
+        let valid_until = Moment::end_of(lease);
         for (key, number) in &self.keys {
             let fence = fence_of(lease, key);
             let acquired = Step::Acquired {
@@ -108,7 +108,7 @@ impl Attempt {
     }
 
     pub(crate) fn about_to_release(&self, lease: &Lease) -> io::Result<()> {
-        let valid_until = end_of(lease);
+        let valid_until = Moment::end_of(lease);
         self.record(Step::ReleaseCalled { valid_until })
     }
 
@@ -141,10 +141,4 @@ fn fence_of(lease: &Lease, key: &Kept) -> Fence {
     let mut fences = fences.iter();
     let fence = fences.find(|(name, _)| name.as_str() == key.name);
     fence.expect("each key has a fence").1
-}
-
-/// Returns the end of the lease's validity, never later than the real one: the clock is read first.
-fn end_of(lease: &Lease) -> Moment {
-    let now = Moment::now();
-    now.after(lease.remaining())
 }

@@ -37,12 +37,22 @@ pub(crate) struct Crew {
     members: Vec<Mutex<Member>>,
     numbers: AtomicU32,
     killed: Mutex<Vec<(u32, Moment)>>,
+    /// A line for each contender that had ended by itself when it was replaced.
+    deserted: Mutex<Vec<String>>,
 }
 
 #[derive(Debug)]
 struct Member {
     process: Process,
     number: u32,
+}
+
+impl Member {
+    /// Returns a line about a process that has ended by itself.
+    fn desertion(&mut self) -> Option<String> {
+        let status = self.process.ended()?;
+        Some(format!("process {} ended by itself: {status}", self.number))
+    }
 }
 
 /// Longer than the longest wait.
@@ -56,6 +66,7 @@ impl Crew {
             members: Vec::new(),
             numbers: AtomicU32::new(0),
             killed: Mutex::default(),
+            deserted: Mutex::default(),
         };
         for place in 0..CONTENDERS {
             let member = crew.hire(place)?;
@@ -78,6 +89,7 @@ impl Crew {
     pub(crate) fn replace(&self, place: u64) -> io::Result<()> {
         let place = place % CONTENDERS;
         let mut member = self.member(place);
+        self.deserted().extend(member.desertion());
         self.kill(&mut member);
         *member = self.hire(place)?;
         // The new contender reads this line once it is connected, however long that takes.
@@ -115,17 +127,13 @@ impl Crew {
 
     /// Returns a line for each contender that has ended by itself.
     pub(crate) fn deserters(&self) -> Vec<String> {
-        let mut deserters = Vec::new();
-        for place in 0..CONTENDERS {
-            let mut member = self.member(place);
-            if let Some(status) = member.process.ended() {
-                deserters.push(format!(
-                    "process {} ended by itself: {status}",
-                    member.number
-                ));
-            }
-        }
-        deserters
+        let now = (0..CONTENDERS).filter_map(|place| self.member(place).desertion());
+        let now: Vec<String> = now.collect();
+        self.deserted().drain(..).chain(now).collect()
+    }
+
+    fn deserted(&self) -> MutexGuard<'_, Vec<String>> {
+        self.deserted.lock().expect("no poison")
     }
 
     /// Ends all contenders: every second one is killed, and the others release their locks. Returns a line for each that does

@@ -110,7 +110,9 @@ pub(crate) fn soak(settings: &Settings, folder: &Path) -> Result<Report, Failure
         ledger.close();
         broken.join().expect("the nemesis does not panic")
     })?;
-    let growth = early.map_or(Vec::new(), |early| early.growth(&measure()));
+    let early =
+        early.ok_or_else(|| io::Error::other("no calm was long enough to measure the growth"))?;
+    let growth = early.growth(&measure());
     let excessive = growth.iter().filter(|growth| growth.is_excessive());
     ledger.report(Invariant::NoLeak, excessive.map(Growth::to_string));
     ledger.report(Invariant::Service, crew.deserters());

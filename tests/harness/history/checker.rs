@@ -295,7 +295,7 @@ impl Checker {
 
     fn look_for_stuck_attempts(&mut self) {
         for (&id, attempt) in &self.attempts {
-            let calm = fault_free(attempt.called, self.judged, &self.windows.faults);
+            let calm = calm_in_all(attempt.called, self.judged, &self.windows.faults);
             if attempt.is_held || calm < PATIENCE || !self.stuck.insert(id) {
                 continue;
             }
@@ -344,17 +344,29 @@ fn requirements_of(requirements: &RequirementsOf, key: &str) -> Requirements {
 
 /// Returns the longest part of a span of time in which nothing was broken.
 fn fault_free(from: Moment, to: Moment, faults: &[Window]) -> Duration {
+    let parts = calm_parts(from, to, faults).into_iter();
+    parts.max().unwrap_or_default()
+}
+
+/// Returns for how long in all nothing was broken in a span of time.
+fn calm_in_all(from: Moment, to: Moment, faults: &[Window]) -> Duration {
+    calm_parts(from, to, faults).into_iter().sum()
+}
+
+/// Returns the lengths of the parts of a span of time in which nothing was broken.
+fn calm_parts(from: Moment, to: Moment, faults: &[Window]) -> Vec<Duration> {
     let mut touching: Vec<&Window> = faults
         .iter()
         .filter(|window| window.touches(from, to))
         .collect();
     touching.sort_by_key(|window| window.from);
-    let (mut since, mut longest) = (from, Duration::ZERO);
+    let (mut since, mut parts) = (from, Vec::new());
     for window in touching {
-        longest = longest.max(window.from.since(since));
+        parts.push(window.from.since(since));
         since = since.max(window.to);
     }
-    longest.max(to.since(since))
+    parts.push(to.since(since));
+    parts
 }
 
 #[cfg(test)]
@@ -529,6 +541,35 @@ mod tests {
         let acquired_again = fallen(3);
         let lines = acquired_again.each_ref().map(String::as_str);
         assert_eq!(judge(&lines, excused), one(Invariant::GrowingTokens));
+    }
+
+    /// Both attempts were called before either got its token.
+    #[test]
+    fn a_token_that_goes_back_is_found_even_if_the_attempts_were_called_together() {
+        for (valid_until, expected) in [(90, one(Invariant::GrowingTokens)), (4, none())] {
+            let later = format!("5 2 1 k acquired 7 {valid_until}");
+            let lines = [
+                "1 1 1 k called - -",
+                "1 2 1 k called - -",
+                "2 1 1 k acquired 10 90",
+                "3 1 1 k release-called - 90",
+                &later,
+                "6 2 1 k release-called - 90",
+            ];
+            assert_eq!(judge(&lines, |_| {}), expected);
+        }
+    }
+
+    /// Each fault begins before an attempt could have waited for long enough without one.
+    #[test]
+    fn a_stuck_attempt_is_found_although_faults_are_frequent() {
+        let lines = ["1 1 1 own called - -"];
+        let faults = |checker: &mut Checker| {
+            for begin in (5_000..95_000).step_by(5_000) {
+                checker.broken(window(begin, begin + 1_000));
+            }
+        };
+        assert_eq!(judge(&lines, faults), one(Invariant::Service));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(super) struct History {
     /// Set after a request took the lock without queueing. The beats may then contain the cut of an earlier phase, left there by an
     /// exclusive hand-over.
     has_stale_cut: bool,
+    /// Set if any release declared few keys. Such a release leaves it to the next check of a shared request that it may enter.
+    pub(super) released_with_few_keys: bool,
     /// The largest fencing token.
     pub(super) largest: i64,
 }
@@ -59,7 +61,12 @@ pub(super) struct Waited {
 
 impl History {
     pub(super) fn canonical(&self) -> impl std::fmt::Debug + use<> {
-        (self.last, self.cut.is_some(), self.has_stale_cut)
+        (
+            self.last,
+            self.cut.is_some(),
+            self.has_stale_cut,
+            self.released_with_few_keys,
+        )
     }
 
     /// Records that a client that does not queue has taken or released the lock.
@@ -108,8 +115,7 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
         .and_then(|()| no_barging(effects, &granted))
         .and_then(|()| first_come_first_served(effects, &granted))
         .and_then(|()| match phases_alternate(state, effects, &granted) {
-            // A release with few keys leaves it to the next check of a shared request that it may enter.
-            Err(_) if state.is_moving => Ok(()),
+            Err(_) if state.history.released_with_few_keys => Ok(()),
             result => result,
         })
         .and_then(|()| permits(state, effects, &granted))
@@ -126,7 +132,7 @@ pub(super) fn check(state: &mut State, effects: &Effects<'_>) -> Result<(), Stri
         }
     }
     match count_phases(state, effects, was_shared) {
-        Err(_) if state.is_moving => Ok(()),
+        Err(_) if state.history.released_with_few_keys => Ok(()),
         result => result,
     }
 }

@@ -340,7 +340,12 @@ impl State {
                 self.processes[i].grants.remove(grant);
                 Ok(())
             }
-            Step::Release(i) => self.release(i).map(|()| self.end(i)),
+            Step::Release(i) => {
+                self.release(i)?;
+                self.expect_no_trace(i)?;
+                self.end(i);
+                Ok(())
+            }
             Step::ReleaseWithoutReply(i) => {
                 self.faults -= 1;
                 if self.processes[i].at == At::Held {
@@ -357,6 +362,7 @@ impl State {
             Step::Renew(i) => self.renew(i),
             Step::Cancel(i) | Step::Fail(i) => {
                 self.send_release(i, true)?;
+                self.expect_no_trace(i)?;
                 self.end(i);
                 Ok(())
             }
@@ -392,6 +398,15 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    /// Fails if the server still has the request of a process that has just released it.
+    fn expect_no_trace(&self, i: usize) -> Result<(), String> {
+        let (view, request) = (self.view(), self.request(i));
+        if view.holds(request) || view.queued(request).is_some() {
+            return Err(format!("the release of {request:?} leaves it: {view:?}"));
+        }
+        Ok(())
     }
 
     fn begin(&mut self, i: usize) {
@@ -593,6 +608,7 @@ impl State {
     fn call(&mut self, call: Call, keys: &[&str], arguments: &[&str]) -> Result<Reply, String> {
         let before = self.view();
         self.had_few_keys = keys.len() < 7;
+        self.history.released_with_few_keys |= self.had_few_keys && matches!(call, Call::Release);
         let bytes = |words: &[&str]| words.iter().map(|word| Bytes::from(*word)).collect();
         let (keys, arguments): (Vec<Bytes>, Vec<Bytes>) = (bytes(keys), bytes(arguments));
         let Script(hash, text) = match call {

@@ -110,6 +110,21 @@ impl Key {
             }
             return;
         }
+        let held = Window {
+            from: grant.from,
+            to: grant.valid_until,
+        };
+        let larger = self.largest.get(&grant.permit);
+        let larger = larger.filter(|&&larger| larger > grant.token);
+        if let Some(larger) = larger
+            && grant.valid_until > grant.from
+            && !case.is_excused(held)
+        {
+            // A lease that is still valid when it is returned is later than all leases that were returned before.
+            let text = format!("{grant} was returned after {larger}, with a valid lease");
+            case.tally.report(Invariant::GrowingTokens, text);
+            return;
+        }
         let floor = floors.get(&grant.permit);
         let Some(floor) = floor.filter(|&&floor| floor > grant.token) else {
             return;
@@ -118,10 +133,6 @@ impl Key {
         let before = before.next_back();
         // The process passes a lease that the server has lost among its own tasks, with a prefetched token.
         let is_handed_over = before.is_some_and(|(_, (process, ..))| *process == grant.process);
-        let held = Window {
-            from: grant.from,
-            to: grant.valid_until,
-        };
         // A process keeps a share until it learns that it is lost.
         if !((is_handed_over || is_shared) && case.is_excused(held)) {
             let text = format!("{grant} was called after {floor} had been returned");
