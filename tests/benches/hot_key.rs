@@ -65,13 +65,10 @@ fn in_one_process() {
     };
     let all = take_turns(&contenders, load, ROUNDS, &mut watch);
     let [own, mutex] = &all;
-    report::title(&format!(
+    let title = format!(
         "hot key, {TASKS} tasks in one process, each holder yields once; ratio to tokio::sync::Mutex"
-    ));
-    report::header("hand-offs");
-    for (contender, samples) in contenders.iter().zip(&all) {
-        report::line(contender.name, samples, mutex);
-    }
+    );
+    report::table(&title, "hand-offs", &contenders, &all, mutex);
     let (ratio, favour) = (own.ratio_to(mutex), own.favour());
     report::target("rate against tokio::sync::Mutex", ratio, AtLeast(0.5));
     // Tasks get the lock in the order of their requests.

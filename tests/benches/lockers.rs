@@ -8,7 +8,7 @@ use distributed_lock_core::{
 };
 use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use lock_core::{LockGuard, LockManager, LockOptions};
-use tokio::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use tokio::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit};
 
 /// The ttl of every lock in a benchmark.
 const TTL: Duration = Duration::from_secs(10);
@@ -80,6 +80,27 @@ impl Locker for TokioRwLock {
     }
 
     async fn release<'a>(&'a self, _key: &'a str, held: RwLockReadGuard<'a, ()>) {
+        drop(held);
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct TokioSemaphore(Arc<Semaphore>);
+
+impl TokioSemaphore {
+    pub(crate) fn new(permits: usize) -> Self {
+        Self(Arc::new(Semaphore::new(permits)))
+    }
+}
+
+impl Locker for TokioSemaphore {
+    type Held<'a> = SemaphorePermit<'a>;
+
+    async fn acquire<'a>(&'a self, _key: &'a str) -> SemaphorePermit<'a> {
+        self.0.acquire().await.expect("it is never closed")
+    }
+
+    async fn release<'a>(&'a self, _key: &'a str, held: SemaphorePermit<'a>) {
         drop(held);
     }
 }

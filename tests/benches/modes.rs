@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use crate::{
     cores::start_server,
     load::{Contender, Keys, Load, take_turns},
-    lockers::{LockCore, TokioRwLock},
+    lockers::{LockCore, TokioRwLock, TokioSemaphore},
     plot::Plot,
     readers,
     report::{self, Target::AtLeast},
@@ -45,11 +45,8 @@ fn shared_in_one_process() {
     };
     let all = take_turns(&contenders, load, ROUNDS, &mut watch);
     let [own, floor] = &all;
-    report::title("shared key, 16 tasks in one process; ratio to readers of tokio::sync::RwLock");
-    report::header("holds");
-    for (contender, samples) in contenders.iter().zip(&all) {
-        report::line(contender.name, samples, floor);
-    }
+    let title = "shared key, 16 tasks in one process; ratio to readers of tokio::sync::RwLock";
+    report::table(title, "holds", &contenders, &all, floor);
     report::target(
         "rate against readers of tokio::sync::RwLock",
         own.ratio_to(floor),
@@ -62,16 +59,18 @@ fn permits() {
     let mut watch = Watch::new(&server);
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let own = runtime.block_on(LockCore::connect_to_take_one_of(4, &server.url()));
-    let own = Contender::new("lock-core, 4 permits", &runtime, own);
+    let contenders = [
+        Contender::new("lock-core, 4 permits", &runtime, own),
+        Contender::new("tokio::sync::Semaphore", &runtime, TokioSemaphore::new(4)),
+    ];
     let load = Load {
         tasks: 64,
         keys: Keys::Together,
         window: WINDOW,
     };
-    let own = [own];
-    let [samples] = take_turns(&own, load, ROUNDS, &mut watch);
-    report::title("4 permits, 64 tasks in one process");
-    report::header("holds");
-    report::line(own[0].name, &samples, &samples);
-    report::note("most to least favoured task", samples.favour());
+    let all = take_turns(&contenders, load, ROUNDS, &mut watch);
+    let [own, floor] = &all;
+    let title = "4 permits, 64 tasks in one process; ratio to tokio::sync::Semaphore";
+    report::table(title, "holds", &contenders, &all, floor);
+    report::note("most to least favoured task", own.favour());
 }

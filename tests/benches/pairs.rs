@@ -127,13 +127,10 @@ fn measure<const COUNT: usize>(
         window: WINDOW,
     };
     let all = take_turns(contenders, load, rounds, watch);
-    report::title(&format!("pairs, {setting}, a key each; ratios to raw"));
-    report::header("pairs");
     let raw = contenders.iter().position(|one| one.name == RAW);
     let raw = &all[raw.expect("raw is in every table")];
-    for (contender, samples) in contenders.iter().zip(&all) {
-        report::line(contender.name, samples, raw);
-    }
+    let title = format!("pairs, {setting}, a key each; ratios to raw");
+    report::table(&title, "pairs", contenders, &all, raw);
     all
 }
 

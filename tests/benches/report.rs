@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    load::Contender,
     readers::{BOUND, Outcome},
     sample::{Samples, float},
 };
@@ -10,6 +11,21 @@ use crate::{
 /// Prints a heading.
 pub(crate) fn title(text: &str) {
     println!("\n{text}");
+}
+
+/// Prints a line for each contender, with a heading.
+pub(crate) fn table(
+    text: &str,
+    operation: &str,
+    contenders: &[Contender],
+    all: &[Samples],
+    baseline: &Samples,
+) {
+    title(text);
+    header(operation);
+    for (contender, samples) in contenders.iter().zip(all) {
+        line(contender.name, samples, baseline);
+    }
 }
 
 /// Prints the header of [`line`]s.
