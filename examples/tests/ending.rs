@@ -1,6 +1,6 @@
 //! Every example that is a service shuts down gracefully on a signal.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use lock_tests::{Process, RedisServer, eventually_blocking};
 
@@ -18,15 +18,12 @@ const SERVICES: [&str; 7] = [
 ];
 
 /// Sends the signal right after the first line, which is the earliest moment at which an operator would send it.
-fn assert_ends(lock_url: &str, signal: &str) {
+fn assert_ends(lock_url: &str, signal: fn(&Process)) {
     for service in SERVICES {
         let variables = [("LOCK_URL", lock_url), ("PORT", "0")];
         let mut process = Process::spawn(service, &[], &variables);
         process.line();
-        let sent = Command::new("kill")
-            .args([signal, &process.id().to_string()])
-            .status();
-        assert!(sent.expect("the program").success());
+        signal(&process);
         eventually_blocking(SOON, service, || process.ended().is_some());
         process.join();
     }
@@ -34,18 +31,18 @@ fn assert_ends(lock_url: &str, signal: &str) {
 
 #[test]
 fn each_service_ends_with_success_at_sigterm() {
-    assert_ends("memory://", "-TERM");
+    assert_ends("memory://", Process::terminate);
 }
 
 #[test]
 fn each_service_ends_with_success_at_ctrl_c() {
-    assert_ends("memory://", "-INT");
+    assert_ends("memory://", Process::interrupt);
 }
 
 /// The ten workers of `metrics` constantly compete for its locks.
 #[test]
 fn no_lock_is_left_on_a_server() {
     let redis = RedisServer::start();
-    assert_ends(&redis.url(), "-TERM");
+    assert_ends(&redis.url(), Process::terminate);
     assert_eq!(redis.keys("lock:*"), [""; 0]);
 }

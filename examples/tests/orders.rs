@@ -145,12 +145,17 @@ async fn a_client_that_hangs_up_releases_the_lock_at_once() {
     let shop = Shop::open_with(&[], "600000");
     shop.first.create_order().await;
     let payment = shop.begin_payment().await;
+    let end = shop.redis.expires_at("lock:order:1").expect("held");
 
     drop(payment);
     eventually(SOON, "the lock is free", async || {
         !is_being_paid(&shop.redis)
     })
     .await;
+    assert!(
+        shop.redis.time() < end,
+        "it was not released, but has expired"
+    );
     let response = shop.second.ask("POST", "/orders/1/pay", "").await;
     assert_eq!(response.status, 200, "{response:?}");
     assert_eq!(shop.second.charges().await, 1);

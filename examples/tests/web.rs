@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use lock_tests::{HttpRequest, Process, RedisServer, eventually};
 
-/// A lock that was not released would be renewed, and would stay held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 /// Starts an example whose payments take this long, and returns the address that it prints.
@@ -28,6 +27,14 @@ async fn is_paid(redis: &RedisServer) {
     .await;
 }
 
+async fn is_released_before(end: Duration, redis: &RedisServer) {
+    eventually(SOON, "the lock is free", async || {
+        redis.get("lock:order:1").is_none()
+    })
+    .await;
+    assert!(redis.time() < end, "it was not released, but has expired");
+}
+
 #[tokio::test]
 async fn actix_refuses_a_second_payment_until_the_first_is_given_up() {
     let redis = RedisServer::start();
@@ -42,11 +49,9 @@ async fn actix_refuses_a_second_payment_until_the_first_is_given_up() {
     assert_eq!(second.status, 409, "{second:?}");
     assert!(second.head.contains("retry-after: "), "{second:?}");
 
+    let end = redis.expires_at("lock:order:1").expect("held");
     drop(first);
-    eventually(SOON, "the lock is free", async || {
-        redis.get("lock:order:1").is_none()
-    })
-    .await;
+    is_released_before(end, &redis).await;
 }
 
 #[tokio::test]
@@ -74,11 +79,9 @@ async fn tonic_refuses_a_second_payment_until_the_first_is_given_up() {
     let printed = pay(&address).line();
     assert!(printed.contains("another request is working"), "{printed}");
 
+    let end = redis.expires_at("lock:order:1").expect("held");
     first.kill9();
-    eventually(SOON, "the lock is free", async || {
-        redis.get("lock:order:1").is_none()
-    })
-    .await;
+    is_released_before(end, &redis).await;
 }
 
 #[tokio::test]

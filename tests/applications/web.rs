@@ -14,7 +14,7 @@ use lock_core::{LockError, LockGuard, LockManager};
 use lock_tests::{HttpRequest, HttpResponse, RedisServer, eventually, options};
 use tokio::sync::Notify;
 
-/// A lock that was not released is renewed, so it is held for longer than this.
+/// A lock that was not released is held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 /// The state that every handler needs.
@@ -29,7 +29,7 @@ struct App {
 
 impl App {
     fn in_memory() -> Self {
-        Self::on(LockManager::in_memory())
+        Self::on(LockManager::builder().ttl(SOON * 4).in_memory())
     }
 
     fn on(locks: LockManager) -> Self {

@@ -60,7 +60,7 @@ fn sleeper(server: &RedisServer, more: &[&str]) -> (Process, Pid) {
     (process, Pid::from_raw(pid).expect("a process"))
 }
 
-async fn is_gone(pid: Pid) {
+async fn until_gone(pid: Pid) {
     eventually!(HANG, "the command has ended" => test_kill_process(pid).is_err());
 }
 
@@ -69,16 +69,16 @@ async fn ended(process: &mut Process) -> ExitStatus {
     process.ended().expect("it has ended")
 }
 
-/// Waits until another process waits for the lock.
-async fn is_awaited(locks: &LockManager, key: &str) {
-    eventually(HANG, "it waits", async || {
+/// Waits until this many processes wait for the lock.
+async fn until_awaited_by(count: usize, locks: &LockManager, key: &str) {
+    eventually(HANG, "they wait", async || {
         let info = locks.inspect(key).await.expect("a reply");
-        info.is_some_and(|info| info.waiters > 0)
+        info.is_some_and(|info| info.waiters == count)
     })
     .await;
 }
 
-async fn is_free(locks: &LockManager) {
+async fn until_free(locks: &LockManager) {
     eventually!(HANG, "the lock is free" => locks.inspect("k").await.expect("a reply").is_none());
 }
 
@@ -127,7 +127,7 @@ async fn a_busy_lock_is_exit_code_75_unless_it_is_shared_or_waited_for() {
     let words = ["run", "k", "--wait", "forever", "--", "echo", "ran"];
     let waiting = command(&server, &words).stdout(Stdio::piped()).spawn();
     let waiting = waiting.expect("it starts");
-    is_awaited(&locks, "k").await;
+    until_awaited_by(1, &locks, "k").await;
     guard.release_held().await;
     let ran = waiting.wait_with_output().expect("it ends");
     assert_eq!((code(&ran), text(&ran.stdout).trim()), (0, "ran"));
@@ -235,7 +235,7 @@ async fn a_lock_that_is_taken_away_ends_the_command() {
     let locks = connect(&server.url()).await;
     let (mut process, pid) = sleeper(&server, &["--ttl", "1s"]);
     locks.force_release("k").await.expect("a reply");
-    is_gone(pid).await;
+    until_gone(pid).await;
     assert_eq!(ended(&mut process).await.code(), Some(70));
 }
 
@@ -259,7 +259,7 @@ async fn a_command_that_ignores_signals_is_killed_when_the_server_is_down() {
     let mut process = Process::spawn(LOCKCTL, &words, &[]);
     let pid = process.line().parse().ok().and_then(Pid::from_raw);
     server.kill9();
-    is_gone(pid.expect("a process id")).await;
+    until_gone(pid.expect("a process id")).await;
     assert_eq!(ended(&mut process).await.code(), Some(70));
 }
 
@@ -269,8 +269,8 @@ async fn a_signal_is_forwarded_and_the_lock_is_released() {
     let locks = connect(&server.url()).await;
     let (mut process, pid) = sleeper(&server, &[]);
     process.interrupt();
-    is_gone(pid).await;
-    is_free(&locks).await;
+    until_gone(pid).await;
+    until_free(&locks).await;
     assert_eq!(ended(&mut process).await.code(), Some(128 + 2));
 }
 
@@ -288,7 +288,7 @@ async fn a_command_that_ignores_signals_ends_with_lockctl() {
     process.interrupt();
     assert_eq!(process.line(), "got it");
     process.kill9();
-    is_gone(pid.expect("a process id")).await;
+    until_gone(pid.expect("a process id")).await;
 }
 
 /// `nohup` and the `&` of a shell ignore signals for the programs that they start.
@@ -334,7 +334,7 @@ async fn a_run_is_shown_with_its_label() {
         "run", "k", "--label", "standby", "--wait", "forever", "--", "true",
     ];
     let mut waiting = command(&server, &words).spawn().expect("it starts");
-    is_awaited(&connect(&server.url()).await, "k").await;
+    until_awaited_by(1, &connect(&server.url()).await, "k").await;
     let shown = text(&lockctl(&server, &["show", "k"]).stdout);
     let lines: Vec<Vec<&str>> = shown
         .lines()
@@ -358,7 +358,7 @@ async fn a_run_is_shown_with_its_label() {
         "{busy:?}"
     );
     drop(holder);
-    is_gone(pid).await;
+    until_gone(pid).await;
     assert!(waiting.wait().expect("it ends").success());
 }
 
@@ -405,7 +405,7 @@ async fn ten_thousand_locks_are_shown() {
         "true",
     ];
     let mut waiting = command(&server, &words).spawn().expect("it starts");
-    is_awaited(&locks, "two-permits").await;
+    until_awaited_by(1, &locks, "two-permits").await;
     let shown = lockctl(&server, &["show", "two-permits"]);
     let shown = text(&shown.stdout);
     let lines: Vec<Vec<&str>> = shown

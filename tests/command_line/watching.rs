@@ -1,11 +1,9 @@
 //! `lockctl watch` at a terminal, which the program `script` provides.
 
 use lock_core::LockManager;
-use lock_tests::{
-    AcquireFree as _, HANG, Process, RedisServer, ReleaseHeld as _, connect, eventually, options,
-};
+use lock_tests::{AcquireFree as _, Process, RedisServer, ReleaseHeld as _, connect, options};
 
-use super::LOCKCTL;
+use super::{LOCKCTL, until_awaited_by};
 
 /// Moves the cursor to the upper left, and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -23,12 +21,16 @@ pub(crate) fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> 
 
 /// Returns the lines of the second screen, which is complete when the third one begins.
 pub(crate) fn screen(process: &mut Process) -> Vec<String> {
+    const MOST_LINES: usize = 1_000;
     let mut seen = String::new();
-    // Ends because the wait for a line is bounded.
-    while seen.matches(CLEAR).count() < 3 {
+    for _ in 0..MOST_LINES {
+        if seen.matches(CLEAR).count() == 3 {
+            break;
+        }
         seen += &process.line();
         seen.push('\n');
     }
+    assert_eq!(seen.matches(CLEAR).count(), 3, "{seen}");
     let second = seen.split(CLEAR).nth(2).expect("two screens");
     // Only the commands for the cursor contain escapes.
     second
@@ -41,7 +43,6 @@ pub(crate) fn screen(process: &mut Process) -> Vec<String> {
 
 /// Makes this many managers, which stand for processes, wait for a key.
 async fn start_waiters(server: &RedisServer, key: &'static str, count: usize) -> Vec<LockManager> {
-    let locks = connect(&server.url()).await;
     let mut waiting = Vec::new();
     for _ in 0..count {
         let other = connect(&server.url()).await;
@@ -49,11 +50,7 @@ async fn start_waiters(server: &RedisServer, key: &'static str, count: usize) ->
         tokio::spawn(async move { task.acquire(key, options().wait_forever()).await });
         waiting.push(other);
     }
-    eventually(HANG, "they wait", async || {
-        let info = locks.inspect(key).await.expect("a reply");
-        info.is_some_and(|info| info.waiters == count)
-    })
-    .await;
+    until_awaited_by(count, &connect(&server.url()).await, key).await;
     waiting
 }
 

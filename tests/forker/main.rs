@@ -8,12 +8,13 @@
 //! when the key `stop` exists.
 //! The thread that forks is not in a runtime, since the child would share it.
 
-use std::{env, error::Error, path::Path, process::exit, thread, time::Duration};
+use std::{env, error::Error, path::Path, process::exit, thread};
 
-use lock_core::{Lease, LockError, LockManager, LockOptions};
+use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     Child, HANG, Mode, eventually, fork,
     history::{Moment, Recorder, Step},
+    patient,
 };
 use redis::Commands;
 use tokio::runtime::{Builder, Runtime};
@@ -87,7 +88,7 @@ fn fork_after_locking(
     for child in started {
         expect_success(child)?;
     }
-    // Connected until now, because the test counts its channel.
+    // Keeps the parent subscribed until here, since the test counts its channel.
     drop(own);
     Ok(())
 }
@@ -108,21 +109,19 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, acquisitions: 
         for attempt in 0..acquisitions {
             let record = |step| recorder.record(attempt, "k", step).expect("the history");
             record(Step::Called(Mode::Exclusive));
-            let options = LockOptions::new(Duration::from_secs(2)).wait(HANG);
-            let guard = own.acquire("k", options).await.expect("my turn");
+            let guard = own.acquire("k", patient()).await.expect("my turn");
             let lease = guard.lease();
-            let valid_until = |lease: &Lease| Moment::now().after(lease.remaining());
             record(Step::Acquired {
                 token: lease.fencing_token().into(),
                 permit: None,
-                valid_until: valid_until(&lease),
+                valid_until: Moment::end_of(&lease),
             });
             // The random part of the owner token, which no other process may have.
             let token: Option<String> = server.get("lock:k").expect("an owner token");
             let random = token.as_deref().and_then(|token| token.rsplit(':').next());
             let () = server.sadd("owner-tokens", random).expect("a set");
             record(Step::ReleaseCalled {
-                valid_until: valid_until(&lease),
+                valid_until: Moment::end_of(&lease),
             });
             let released = guard.release().await;
             record(released.map_or(Step::Lost, |()| Step::Released));

@@ -1,13 +1,16 @@
 //! Certificates for servers and clients. Each test makes its own, so no certificate in the repository can expire.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
-/// An authority, the certificate of a server, and one for clients.
+/// An authority, and the server's certificate that it issued.
 #[derive(Debug)]
 pub struct Certificates {
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -31,18 +34,20 @@ impl Certificates {
 
     /// Makes an authority, and a server's certificate for these names and addresses.
     pub fn for_hosts(hosts: &[&str]) -> Self {
-        let authority = new_authority();
-        let server = issue(&authority, &server_parameters(hosts));
-        Self { authority, server }
+        Self::issuing(&server_parameters(hosts))
     }
 
     /// Makes an authority, and a server's certificate that expired years ago.
     pub fn expired() -> Self {
-        let authority = new_authority();
         let mut parameters = server_parameters(&["localhost", "127.0.0.1"]);
         parameters.not_before = date_time_ymd(2020, 1, 1);
         parameters.not_after = date_time_ymd(2021, 1, 1);
-        let server = issue(&authority, &parameters);
+        Self::issuing(&parameters)
+    }
+
+    fn issuing(parameters: &CertificateParams) -> Self {
+        let authority = new_authority();
+        let server = issue(&authority, parameters);
         Self { authority, server }
     }
 
@@ -60,7 +65,7 @@ impl Certificates {
     }
 
     /// Writes the files that a server needs: its certificate, its key, and the authority of its clients.
-    pub(crate) fn write(&self, folder: &Path) -> [std::path::PathBuf; 3] {
+    pub(crate) fn write(&self, folder: &Path) -> [PathBuf; 3] {
         let files = [
             ("server.pem", &self.server.certificate),
             ("server.key", &self.server.key),

@@ -236,9 +236,7 @@ impl Deployment {
         if self.memory().is_some() {
             return UNIX_EPOCH.elapsed().expect("a clock after 1970");
         }
-        let reply = self.server_of(key).cli(&["TIME"]);
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).expect("two numbers");
-        Duration::from_secs(seconds) + Duration::from_micros(micros)
+        self.server_of(key).time()
     }
 
     /// Returns how often a command was called on the servers that take writes, since each of them started.

@@ -1,4 +1,4 @@
-//! The documentation: its examples, which are compiled and run as they are printed, and a table in it that tests read.
+//! The documentation: its examples, which are compiled and run as they are printed, and the parts of it that tests read.
 
 #[cfg(doctest)]
 mod examples {
@@ -46,4 +46,13 @@ pub fn key_prefix_in_docs(library: &str) -> &'static str {
     let (prefix, _) =
         prefix.unwrap_or_else(|| panic!("no prefix in the row for {library}: {rest}"));
     prefix
+}
+
+/// Returns the rights of a user in the line of `docs/operations.md` that creates the user.
+pub fn rights_in_docs(user: &str) -> Vec<String> {
+    let start = format!("ACL SETUSER {user} on >password resetchannels ");
+    let mut lines = include_str!("../../docs/operations.md").lines();
+    let line = lines.find_map(|line| line.strip_prefix(&start));
+    let rights = line.unwrap_or_else(|| panic!("docs/operations.md has no line for {user}"));
+    rights.split(' ').map(str::to_owned).collect()
 }

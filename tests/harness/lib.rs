@@ -72,14 +72,15 @@ pub use certificates::{Certificates, KeyAndCertificate};
 pub use child::fetched;
 pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
-pub use documents::key_prefix_in_docs;
+pub use documents::{key_prefix_in_docs, rights_in_docs};
 pub use fake_server::{FakeServer, Reply};
 pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
 pub use locking::{
-    AcquireFree, Mode, ReleaseHeld, connect, granted, invalid, nothing_is_left,
-    nothing_is_left_blocking, options, patient, reason_of_loss, run_in_a_row, unavailable,
+    AcquireFree, Mode, ReleaseHeld, checked, connect, granted, invalid, nothing_is_left,
+    nothing_is_left_blocking, options, patient, reason_of_loss, reason_of_refusal, run_in_a_row,
+    unavailable,
 };
 pub use log::Log;
 pub use monitor::{Monitor, ServerHold};

@@ -2,7 +2,10 @@
 
 use std::{fmt::Debug, panic::Location};
 
-use lock_core::{IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use lock_core::{
+    IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager, LockOptions,
+    inspect::{Health, Topic},
+};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
@@ -139,6 +142,14 @@ pub fn granted<T: Send>(
     }
 }
 
+/// Checks the servers of a manager. The findings are without those about latency, since the machine may be slow.
+pub async fn checked(locks: &LockManager) -> Health {
+    let mut health = locks.check().await.expect("a reply");
+    let warnings = &mut health.warnings;
+    warnings.retain(|warning| warning.topic != Topic::Latency);
+    health
+}
+
 /// Waits until the server has no lock.
 #[track_caller]
 pub fn nothing_is_left(server: &RedisServer) -> impl Future<Output = ()> {
@@ -158,6 +169,15 @@ pub fn reason_of_loss<T: Debug>(result: Result<T, LockError>) -> LeaseLost {
     match result {
         Err(LockError::Lost { reason, .. }) => reason,
         other => panic!("not lost: {other:?}"),
+    }
+}
+
+/// Returns why a request is invalid, and panics if the result is anything but that refusal.
+#[track_caller]
+pub fn reason_of_refusal<T: Debug>(result: Result<T, LockError>) -> String {
+    match result {
+        Err(LockError::Invalid { reason, .. }) => reason.to_string(),
+        other => panic!("not `Invalid`: {other:?}"),
     }
 }
 

@@ -7,6 +7,8 @@ use std::{
 
 use tracing_subscriber::fmt::format::FmtSpan;
 
+use crate::RedisServer;
+
 /// A writer that keeps everything in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
@@ -37,6 +39,15 @@ impl Log {
     pub fn text(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8(bytes.clone()).expect("text")
+    }
+
+    /// Returns the lines of a level, such as `WARN`, that name a server by its address.
+    pub fn lines_about(&self, server: &RedisServer, level: &str) -> String {
+        let address = format!("127.0.0.1:{}", server.port());
+        let (text, level) = (self.text(), format!(" {level} "));
+        let lines = text.lines();
+        let lines = lines.filter(|line| line.contains(&address) && line.contains(&level));
+        lines.fold(String::new(), |text, line| text + line + "\n")
     }
 }
 

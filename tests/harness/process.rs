@@ -67,7 +67,7 @@ impl Process {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("a pipe");
         assert!(!line.is_empty(), "the process ended without another line");
-        line.truncate(line.trim_end().len());
+        line.truncate(line.trim_end_matches(['\r', '\n']).len());
         line
     }
 
@@ -100,6 +100,11 @@ impl Process {
     /// Asks it to end, as ctrl-c does (`SIGINT`).
     pub fn interrupt(&self) {
         self.child.signal(Signal::INT);
+    }
+
+    /// Asks it to end, as an orchestrator does (`SIGTERM`).
+    pub fn terminate(&self) {
+        self.child.signal(Signal::TERM);
     }
 
     /// Kills it as by `kill -9`.

@@ -25,8 +25,8 @@ use crate::{background::Background, scripts::PROBED, server::RedisServer};
 /// A TCP proxy in front of a server, on a port of its own.
 ///
 /// It passes everything on, even encrypted traffic, until a method injects a fault. It runs on a thread of its own, so a test that
-/// stalls its runtime does not stall the network. Faults add up until [`heal`] heals them, and each takes effect before its method
-/// returns.
+/// stalls its runtime does not stall the network. Faults add up until [`heal`] heals them. Each applies to all frames that are not
+/// being written when its method returns; connections are reset or closed soon afterwards.
 ///
 /// [`heal`]: Proxy::heal
 #[derive(Debug)]

@@ -7,7 +7,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
 };
 
 use futures_util::FutureExt as _;
@@ -15,14 +14,12 @@ use lock_core::{
     Lease, LeaseLost, LockError, LockManager, LockOptions, current_lease, distributed_lock,
     with_locks,
 };
-use lock_tests::{AcquireFree as _, ReleaseHeld as _};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND};
 use tokio::{
     sync::Notify,
     task::yield_now,
     time::{sleep, timeout},
 };
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// The progress of a body.
 #[derive(Clone, Default)]

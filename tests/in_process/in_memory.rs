@@ -242,7 +242,7 @@ async fn the_caps_of_a_manager_hold() {
 /// The first runtime ends while the task that renews leases sleeps in it.
 #[test]
 fn a_lease_is_renewed_in_a_runtime_that_follows_another_one() {
-    const TTL: Duration = Duration::from_secs(2);
+    const TTL: Duration = Duration::from_secs(4);
     let runtime = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

@@ -1,12 +1,6 @@
 //! The modes of a lock in nested calls, in branches of a body, in lists of keys, and in the attribute.
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-};
+use std::{pin::Pin, sync::Arc};
 
 use lock_core::{
     FencingToken, LockError, LockKey, LockManager, LockOptions, OnLost, current_lease,
@@ -14,6 +8,8 @@ use lock_core::{
 };
 use lock_tests::{SECOND, options};
 use tokio::time::Instant;
+
+use crate::reentry::Inside;
 
 fn shared() -> LockOptions {
     options().shared()
@@ -23,33 +19,21 @@ fn permits(n: usize) -> LockOptions {
     options().permits(n)
 }
 
-/// Counts the bodies that run at a time.
-#[derive(Default)]
-struct Inside {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Inside {
-    async fn stay(&self) {
-        let now = self.now.fetch_add(1, SeqCst) + 1;
-        self.most.fetch_max(now, SeqCst);
-        tokio::time::sleep(SECOND).await;
-        self.now.fetch_sub(1, SeqCst);
-    }
-}
-
 /// Calls for the key from within a body of it, and stays inside for a second. Boxed, since several calls contain the future.
 fn call<'a>(
     locks: &'a LockManager,
     options: LockOptions,
     inside: &'a Inside,
 ) -> Pin<Box<impl Future<Output = Result<(), LockError>> + 'a>> {
-    Box::pin(async move { locks.run("k", options, async |_| inside.stay().await).await })
+    Box::pin(async move {
+        locks
+            .run("k", options, async |_| inside.stay(SECOND).await)
+            .await
+    })
 }
 
 /// Returns the key and the reason of an `Invalid` error.
-fn invalid<T: std::fmt::Debug>(result: Result<T, LockError>) -> (Option<LockKey>, Arc<str>) {
+fn refusal<T: std::fmt::Debug>(result: Result<T, LockError>) -> (Option<LockKey>, Arc<str>) {
     match result.expect_err("must be refused") {
         LockError::Invalid { key, reason, .. } => (key, reason),
         other => panic!("not `Invalid`: {other:?}"),
@@ -68,11 +52,11 @@ async fn a_body_that_holds_the_key_shared_cannot_have_it_exclusively() {
         .run("k", shared(), async |_| {
             let waits = || options().wait_forever();
             let refused = [
-                invalid(locks.run("k", waits(), async |_| ()).await),
-                invalid(locks.acquire("k", waits()).await),
-                invalid(locks.try_acquire("k", waits()).await),
-                invalid(locks.run_all(["k", "other"], waits(), async |_| ()).await),
-                invalid(locks.acquire_all(["other", "k"], waits()).await),
+                refusal(locks.run("k", waits(), async |_| ()).await),
+                refusal(locks.acquire("k", waits()).await),
+                refusal(locks.try_acquire("k", waits()).await),
+                refusal(locks.run_all(["k", "other"], waits(), async |_| ()).await),
+                refusal(locks.acquire_all(["other", "k"], waits()).await),
             ];
             for (key, reason) in refused {
                 assert_eq!(key, Some(LockKey::new("k")));
@@ -134,8 +118,8 @@ async fn a_body_cannot_mix_permits_with_another_mode_of_its_key() {
         ),
     ] {
         let body = locks.run("k", held, async |_| {
-            let guard = invalid(locks.acquire("k", asked.clone()).await);
-            let call = invalid(locks.run("k", asked, async |_| ()).await);
+            let guard = refusal(locks.acquire("k", asked.clone()).await);
+            let call = refusal(locks.run("k", asked, async |_| ()).await);
             for (key, reason) in [guard, call] {
                 assert_eq!(key, Some(LockKey::new("k")));
                 assert!(reason.contains(said), "{reason}");
@@ -157,7 +141,7 @@ async fn shared_branches_of_an_exclusive_or_shared_body_run_together() {
             })
             .await
             .expect("free");
-        assert_eq!(inside.most.load(SeqCst), 3);
+        assert_eq!(inside.most(), 3);
         assert_eq!(start.elapsed().as_secs(), 1);
     }
 }
@@ -176,7 +160,7 @@ async fn an_exclusive_branch_excludes_shared_ones_and_is_not_overtaken() {
         })
         .await
         .expect("free");
-    assert_eq!(readers.most.load(SeqCst), 2);
+    assert_eq!(readers.most(), 2);
     assert_eq!(start.elapsed().as_secs(), 3, "the writer was alone");
 }
 
@@ -191,7 +175,7 @@ async fn branches_of_a_body_with_a_permit_take_turns() {
         })
         .await
         .expect("free");
-    assert_eq!(inside.most.load(SeqCst), 1, "it has one permit");
+    assert_eq!(inside.most(), 1, "it has one permit");
     assert_eq!(start.elapsed().as_secs(), 2);
 }
 
@@ -213,7 +197,7 @@ async fn a_shared_call_cannot_become_exclusive_even_under_an_exclusive_lease() {
             Box::pin(inside_shared()).await,
             Box::pin(further_inside()).await,
         ] {
-            let (_, reason) = invalid(refused);
+            let (_, reason) = refusal(refused);
             assert!(reason.contains("holds the key shared"), "{reason}");
         }
         Box::pin(exclusive())
@@ -265,7 +249,7 @@ async fn the_options_of_a_key_in_a_list_may_differ_only_in_the_mode() {
         let keys = || [("first", of_the_list.clone()), ("k", own.clone().shared())];
         let guard = locks.acquire_all(keys(), of_the_list.clone()).await;
         let run = locks.run_all(keys(), of_the_list.clone(), async |_| ());
-        for (key, reason) in [invalid(guard), invalid(run.await)] {
+        for (key, reason) in [refusal(guard), refusal(run.await)] {
             assert_eq!(key, Some(LockKey::new("k")));
             let said = format!("the options of this key set `{option}`");
             assert!(reason.starts_with(&said), "{reason}");
@@ -331,6 +315,6 @@ async fn the_attribute_acquires_in_the_mode_that_it_names() {
     );
     let several = has_several(&locks, 1).await.expect("free");
     assert_eq!(several, [SHARED, EXCLUSIVE, SHARED]);
-    let (_, reason) = invalid(has_a_permit(&locks, 70_000).await);
+    let (_, reason) = refusal(has_a_permit(&locks, 70_000).await);
     assert!(reason.starts_with("permits is 65535 or more"), "{reason}");
 }

@@ -11,10 +11,8 @@ use std::{
 use lock_core::{
     LockError, LockManager, LockOptions, Remember, Remembered, Repeat, run_once, with_locks,
 };
-use lock_tests::{AcquireFree as _, ReleaseHeld as _};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND};
 use tokio::time::{sleep, timeout};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Counts the bodies that ran.
 #[derive(Clone, Default)]

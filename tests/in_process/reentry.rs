@@ -17,17 +17,17 @@ use tokio::{task, time::Instant};
 
 /// Counts the bodies that are inside at a time.
 #[derive(Clone, Default)]
-struct Inside(Arc<(AtomicUsize, AtomicUsize)>);
+pub(crate) struct Inside(Arc<(AtomicUsize, AtomicUsize)>);
 
 impl Inside {
-    async fn stay(&self, time: Duration) {
+    pub(crate) async fn stay(&self, time: Duration) {
         let (now, most) = &*self.0;
         most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
         tokio::time::sleep(time).await;
         now.fetch_sub(1, SeqCst);
     }
 
-    fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         self.0.1.load(SeqCst)
     }
 }

@@ -229,7 +229,7 @@ fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
         .enable_all()
         .build()
         .expect("a runtime");
-    // Several rounds, since a stall of the machine may delay a release beyond the wait.
+    // Several rounds, since a stall of the machine may delay a release beyond the wait, or the drop until the release has arrived.
     for _ in 0..20 {
         let (proxied, locks) = runtime.block_on(Proxied::in_the_background());
         let slow = async |_| {
@@ -244,12 +244,14 @@ fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
         let started = Instant::now();
         drop(another);
         let took = started.elapsed();
-        if proxied.held() == 0 {
+        let is_free = proxied.held() == 0;
+        if is_free && took >= Duration::from_millis(5) {
             return;
         }
-        assert!(took >= LAST_WAIT, "it did not wait: {took:?}");
+        // Without a wait, the lock is free only if this thread was stalled after the drop.
+        assert!(is_free || took >= LAST_WAIT, "it did not wait: {took:?}");
     }
-    panic!("no release arrived in time");
+    panic!("no drop waited until its release arrived");
 }
 
 #[tokio::test]

@@ -1,28 +1,20 @@
 //! Fencing tokens grow across losses of data, fail-overs, and clocks that are set back.
 
 use std::{
+    error::Error as _,
     fs,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lock_core::{LeaseLost, LockError, LockManager};
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, ShiftedClock, connect,
-    eventually, patient,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, ShiftedClock, assert_fails,
+    connect, eventually, nothing_is_left, patient, unavailable,
 };
 use tokio::time::timeout;
 
-const HOUR: Duration = Duration::from_secs(3600);
-const CLOCK: &str = "__lock_core__:clock";
-
-/// Takes and releases the lock, and returns its token.
-async fn token(locks: &LockManager) -> u64 {
-    let guard = locks.acquire_free("k", patient()).await;
-    let token = guard.lease().fencing_token();
-    guard.release_held().await;
-    token.into()
-}
+use crate::fencing_clock::{CLOCK, HOUR, token};
 
 /// Returns the last token that the server issued; 0 if none.
 fn issued(server: &RedisServer) -> u64 {
@@ -148,17 +140,13 @@ async fn a_process_with_a_token_from_the_far_future_moves_no_other_process() {
     assert!(before < far);
     // The first request is made of plain commands, and the second is a script.
     for _ in 0..2 {
-        let refused = misled
-            .acquire("k", patient().wait(Duration::from_millis(100)))
-            .await
-            .expect_err("its tokens could not grow");
-        assert!(
-            matches!(refused, LockError::Unavailable { .. }),
-            "{refused:?}"
-        );
+        let long = LockOptions::new(HANG * 10).wait(Duration::from_millis(100));
+        // Its tokens could not grow.
+        let refused = misled.acquire("k", long).await;
+        assert_fails!(refused, LockError::Unavailable { .. });
         assert!(issued(&server) < far, "the fencing clock was not moved");
     }
-    eventually!(HANG, "it left no lock" => server.keys("lock:*").is_empty());
+    nothing_is_left(&server).await;
     assert!(token(&honest).await > before);
 }
 
@@ -183,7 +171,7 @@ async fn tokens_grow_when_an_outsider_grants_after_a_loss_of_data() {
         drop(outsider.try_acquire("k", patient()).await);
         let after = waiting.await.expect("no panic");
         assert!(after > before, "round {round}: {after} after {before}");
-        eventually!(HANG, "it is free" => server.keys("lock:*").is_empty());
+        nothing_is_left(&server).await;
     }
 }
 
@@ -208,14 +196,8 @@ async fn a_clock_that_was_set_back_over_a_loss_of_data_is_an_error_with_the_fix(
         let checked = locks.check().await.expect_err("out of bounds");
         let mut commands = Vec::new();
         for error in [refused, checked] {
-            let LockError::Unavailable { source, .. } = &error else {
-                panic!("{error:?}");
-            };
-            let source = source.to_string();
-            assert!(
-                source.contains("no fencing token can be issued"),
-                "{source}"
-            );
+            unavailable(&error, "no fencing token can be issued");
+            let source = error.source().expect("it has one").to_string();
             let (_, command) = source.rsplit_once("run: ").expect("the fix");
             let id = format!("{}-{}", known / 2048, known % 2048);
             assert_eq!(command, format!("XADD {CLOCK} MAXLEN 0 {id} 0 0"));

@@ -2,24 +2,29 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Kind, RedisServer, ReleaseHeld as _, ShiftedClock, connect,
-    nothing_is_left, patient,
+    AcquireFree as _, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Request,
+    ShiftedClock, connect, eventually, eventually_blocking, nothing_is_left, patient, unavailable,
 };
 
-use crate::between::Between;
+use crate::{between::Between, stopped_waiter::QUEUE};
 
-const CLOCK: &str = "__lock_core__:clock";
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const CLOCK: &str = "__lock_core__:clock";
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// The number of tokens in a millisecond.
 const PER_MILLI: u64 = 2048;
 
+/// Options of a request that fails. The ttl is so long that what the request leaves would not expire during a test.
+fn failing() -> LockOptions {
+    LockOptions::new(HANG * 10).wait(Duration::from_millis(300))
+}
+
 /// Takes and releases the lock, and returns its token.
-async fn token(locks: &LockManager) -> u64 {
+pub(crate) async fn token(locks: &LockManager) -> u64 {
     let guard = locks.acquire_free("k", patient()).await;
     let token = guard.lease().fencing_token();
     guard.release_held().await;
@@ -59,19 +64,28 @@ async fn a_free_lock_takes_three_plain_commands_and_its_release_one_script() {
     }
 }
 
+/// If the commands were sent in sequence, the second would wait for the reply to the first.
 #[tokio::test]
 async fn a_free_lock_takes_one_round_trip_without_scripts() {
     for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
-        let [_, locks] = both(&server).await;
-        let guard = locks.acquire_free("k", patient()).await;
-        guard.release_held().await;
-        let before = ["set", "xadd", "get"].map(|name| server.calls(name));
-        let guard = locks.acquire_free("k", patient()).await;
-        let after = ["set", "xadd", "get"].map(|name| server.calls(name));
-        let calls: Vec<_> = after.iter().zip(before).map(|(a, b)| a - b).collect();
-        assert_eq!(calls, [1, 1, 0], "{kind:?}");
-        guard.release_held().await;
+        server.add_user_without_scripts();
+        let proxy = Proxy::start(server.port());
+        let locks = LockManager::builder()
+            // The time-out is so long that no request is repeated during the test.
+            .command_timeout(HANG)
+            .connect(&proxy.url_without_scripts())
+            .await
+            .expect("the server is up");
+        // Afterwards the connections for the release are open, too.
+        token(&locks).await;
+        proxy.clear_log();
+        proxy.delay(Direction::Replies, HANG);
+        let acquiring = tokio::spawn(async move { locks.acquire("k", patient()).await });
+        let commands = || -> Vec<_> { proxy.log().iter().map(Request::command).collect() };
+        eventually!(HANG / 2, "both are sent without a reply" => commands() == ["SET", "XADD"]);
+        assert!(!acquiring.is_finished(), "{kind:?}");
+        acquiring.abort();
     }
 }
 
@@ -136,13 +150,9 @@ async fn a_clock_of_another_type_is_an_error_and_leaves_no_lock() {
         for locks in both(&server).await {
             server.cli(&["DEL", CLOCK]);
             server.cli(&["SET", CLOCK, "7"]);
-            let refused = locks.acquire("k", patient().wait(Duration::from_millis(300)));
-            let refused = refused.await.expect_err("no token");
-            let LockError::Unavailable { source, .. } = &refused else {
-                panic!("{kind:?}: {refused:?}");
-            };
-            let advice = format!("Run: DEL {CLOCK}");
-            assert!(source.to_string().ends_with(&advice), "{source}");
+            let refused = locks.acquire("k", failing()).await;
+            let refused = refused.expect_err("no token");
+            unavailable(&refused, &format!("Run: DEL {CLOCK}"));
             nothing_is_left(&server).await;
             server.cli(&["DEL", CLOCK]);
             token(&locks).await;
@@ -163,8 +173,8 @@ async fn a_clock_beyond_the_largest_token_is_an_error_and_leaves_no_lock() {
         for locks in both(&server).await {
             server.cli(&["DEL", CLOCK]);
             server.cli(&["XADD", CLOCK, "MAXLEN", "0", &id, "", ""]);
-            let refused = locks.acquire("k", patient().wait(Duration::from_millis(300)));
-            let refused = refused.await.expect_err("no token");
+            let refused = locks.acquire("k", failing()).await;
+            let refused = refused.expect_err("no token");
             let shown = format!("{refused:?}");
             assert!(
                 shown.contains(&format!("Run: DEL {CLOCK}")),
@@ -236,11 +246,7 @@ async fn a_block_of_tokens_ends_with_its_millisecond() {
 
 /// Waits on the side of the server, while the manager waits for its reply.
 fn wait_until_free(server: &RedisServer) {
-    let started = Instant::now();
-    while server.get("lock:k").is_some() {
-        assert!(started.elapsed() < HANG, "the lease expires");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually_blocking(HANG, "the lease expires", || server.get("lock:k").is_none());
 }
 
 /// The lease expires between `SET` and `XADD`, and another client takes the lock, with a smaller token than that of the reply.
@@ -297,8 +303,8 @@ async fn a_server_that_is_full_after_the_first_command_leaves_no_lock() {
         between.before("XADD", |server| {
             server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
         });
-        let refused = locks.acquire("k", patient().wait(Duration::from_millis(300)));
-        let refused = refused.await.expect_err("it is full");
+        let refused = locks.acquire("k", failing()).await;
+        let refused = refused.expect_err("it is full");
         assert!(
             matches!(refused, LockError::Unavailable { .. }),
             "{kind:?}: {refused:?}"
@@ -327,11 +333,9 @@ async fn a_waiter_that_arrives_between_the_commands_is_served_first() {
             u64::from(token)
         });
         *begun.lock().expect("no panic") = Some(task);
-        let started = Instant::now();
-        while server.queue("__lock_core__:waiters:lock:k").is_empty() {
-            assert!(started.elapsed() < HANG, "it joins the queue");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually_blocking(HANG, "it joins the queue", || {
+            !server.queue(QUEUE).is_empty()
+        });
     });
     let guard = locks.acquire("k", patient().wait(HANG)).await;
     let guard = guard.expect("granted after the waiter");

@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::stopped_waiter::Stopped;
+use crate::{runtimes::connected, stopped_waiter::Stopped};
 
 /// The first requests are sent alone, and the others in messages.
 const TASKS: Range<usize> = 0..24;
@@ -46,12 +46,7 @@ impl Crowd {
     async fn to(server: RedisServer, url: impl FnOnce(&RedisServer, &Proxy) -> String) -> Self {
         let proxy = Proxy::start(server.port());
         let locks = connect(&url(&server, &proxy)).await;
-        eventually(HANG, "the runtime has a connection", async || {
-            let guard = locks.acquire_free("a:before", options()).await;
-            guard.release_held().await;
-            server.connections_of_managers() >= 2
-        })
-        .await;
+        connected(&locks, &server, 2).await;
         proxy.clear_log();
         Self {
             server,
@@ -68,12 +63,6 @@ impl Crowd {
     /// Acquires the locks of all tasks together.
     async fn all_held(&self) -> Vec<LockGuard> {
         acquired(TASKS.map(|number| self.acquire(number)).collect()).await
-    }
-
-    /// Returns how many requests with this command have reached the proxy.
-    fn count(&self, command: &str) -> usize {
-        let log = self.proxy.log();
-        log.iter().filter(|one| one.command() == command).count()
     }
 
     /// Waits until only the fencing clock is left.
@@ -193,7 +182,7 @@ async fn a_busy_key_with_a_waiter_causes_no_scripts_for_free_keys() {
     let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
     let busy = tasks.remove(13);
     let guards = acquired(tasks).await;
-    let scripts = crowd.count("EVALSHA");
+    let scripts = crowd.proxy.requests("EVALSHA");
     assert!(
         scripts < TASKS.len() / 2,
         "for the busy key alone: {scripts}"
@@ -207,7 +196,7 @@ async fn a_busy_key_with_a_waiter_causes_no_scripts_for_free_keys() {
 
 #[tokio::test]
 async fn a_key_that_the_user_may_not_lock_does_not_affect_the_others() {
-    let rights = "on >password ~lock:k* ~lock:a* ~lock:_* resetchannels +@all &__lock_core__:* ~__lock_core__:*";
+    let rights = "on >password ~lock:k* ~lock:before ~lock:_* resetchannels +@all &__lock_core__:* ~__lock_core__:*";
     let server = RedisServer::builder()
         .acl(&format!("user locks {rights}"))
         .start();

@@ -5,11 +5,11 @@ use std::time::Duration;
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, assert_fails,
-    connect, eventually, patient,
+    connect, eventually, nothing_is_left, patient,
 };
 use tokio::time::timeout;
 
-const QUEUE: &str = "__lock_core__:waiters:lock:k";
+use crate::stopped_waiter::QUEUE;
 
 /// Returns the numbers of connections and subscriptions of the server.
 fn clients(server: &RedisServer) -> (usize, usize) {
@@ -40,7 +40,8 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_entry_and_no_loc
             wait.await.expect("no assertion failed");
         }
     }
-    eventually!(HANG, "no waiter is left" => server.queue(QUEUE).is_empty());
+    // The queue expires 30 s after the last entry was added.
+    eventually!(SECOND * 10, "no waiter is left" => server.queue(QUEUE).is_empty());
     guard.lease().verify().await.expect("held all the time");
     guard.release_held().await;
     assert_eq!(
@@ -65,8 +66,8 @@ async fn a_clean_up_never_overtakes_what_it_cleans_up() {
     let taken = || server.calls("set") + server.calls("psetex");
     for round in 0..5 {
         let (before, key) = (taken(), format!("k{round}"));
-        // The delay is longer than the time-out of a reply, so that the acquire fails, and well below two time-outs, after
-        // which the connection would count as dead and the request might never be executed.
+        // The delay is longer than the time-out of a reply, so that the clean-up after the drop gets none, and well below two
+        // time-outs, after which the connection would count as dead and the request might never be executed.
         proxy.delay(Direction::Requests, Duration::from_millis(1800));
         let acquire = locks.acquire(key.as_str(), options.clone());
         assert!(timeout(Duration::from_millis(100), acquire).await.is_err());
@@ -131,7 +132,9 @@ async fn connections_that_are_reset_all_the_time_lose_no_request_and_leave_nothi
     let takes = async {
         let (mut times, mut last) = (0, 0);
         while started.elapsed() < SECOND * 4 || times <= 10 {
-            let guard = locks.acquire("k", patient()).await;
+            // With this ttl, no lock that is left would expire during the test.
+            let long = LockOptions::new(HANG * 10).wait(HANG);
+            let guard = locks.acquire("k", long).await;
             let guard = guard.expect("repeated until its wait is over");
             let token = u64::from(guard.lease().fencing_token());
             assert!(token > last, "{token} after {last}");
@@ -144,5 +147,5 @@ async fn connections_that_are_reset_all_the_time_lose_no_request_and_leave_nothi
     };
     let both = async { tokio::join!(takes, resets) };
     timeout(HANG, both).await.expect("no hang");
-    eventually!(HANG, "nothing is left" => server.keys("lock:*").is_empty());
+    nothing_is_left(&server).await;
 }

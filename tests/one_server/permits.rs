@@ -12,8 +12,9 @@ use lock_tests::{
 };
 use tokio::task::JoinSet;
 
+use crate::stopped_waiter::QUEUE;
+
 const LOCK: &str = "lock:k";
-const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
 fn permits(n: u16) -> LockOptions {
     options().permits(n.into())
@@ -131,9 +132,11 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
 async fn a_holder_that_is_gone_blocks_its_own_permit_for_its_own_ttl() {
     let server = RedisServer::start();
     let (gone, alive) = (connect(&server.url()).await, connect(&server.url()).await);
-    let short = LockOptions::new(SECOND * 2).permits(2).without_renewal();
+    let short = LockOptions::new(SECOND * 6).permits(2).without_renewal();
     std::mem::forget(gone.acquire_free("k", short).await);
-    let other = alive.acquire_free("k", permits(2)).await;
+    // If this lease prolonged the other one, the test would hang.
+    let long = LockOptions::new(HANG * 10).permits(2);
+    let other = alive.acquire_free("k", long).await;
     assert_eq!(permit(&other), 1);
     let next = alive.acquire_free("k", permits(2).wait(HANG)).await;
     assert_eq!(permit(&next), 0);

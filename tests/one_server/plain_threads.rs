@@ -15,16 +15,18 @@ use futures_util::future::join;
 use lock_core::{
     FencingToken, LockError, LockGuard, LockManager, LockOptions, current_lease, distributed_lock,
 };
-use lock_tests::{HANG, Mode, RedisServer, SECOND, connect, eventually};
+use lock_tests::{
+    HANG, Mode, RedisServer, SECOND, assert_fails, connect, eventually, eventually_blocking,
+};
 use tokio::runtime::{Builder, Handle};
 
 const THREADS: usize = 4;
 const ROUNDS: usize = 25;
 const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits(2)];
 
-/// Options with a ttl much longer than a test: a lock that is free was released, and did not expire.
+/// Options with a ttl much longer than each wait of a test: a lock that is free was released, and did not expire.
 fn options() -> LockOptions {
-    LockOptions::new(SECOND * 60).wait(HANG)
+    LockOptions::new(HANG * 5).wait(HANG)
 }
 
 /// The manager outlives the runtime in which it connects.
@@ -118,8 +120,9 @@ fn plain_threads_lock_on_independent_servers() {
     let servers = [(); 3].map(|()| RedisServer::start());
     let urls = servers.each_ref().map(RedisServer::url);
     let runtime = Builder::new_current_thread().enable_all().build();
-    let connecting = LockManager::builder().quarantine(Duration::ZERO);
-    let connecting = connecting.redlock(urls);
+    let builder = LockManager::builder().quarantine(Duration::ZERO);
+    // By default, the ttl may be at most a minute.
+    let connecting = builder.max_ttl(HANG * 5).redlock(urls);
     let locks = runtime.expect("a runtime").block_on(connecting);
     let locks = locks.expect("they are up");
     contend(&locks, &locks, Mode::Exclusive);
@@ -139,9 +142,9 @@ fn another_executor_suffices_from_connect_to_shutdown() {
     block_on(async {
         let locks = LockManager::connect(&server.url()).await.expect("up");
         let other = LockManager::connect(&server.url()).await.expect("up");
-        let short = LockOptions::new(SECOND * 2).wait(HANG);
+        let short = LockOptions::new(SECOND * 5).wait(HANG);
         let body = locks.run("k", short, async |lease| {
-            let busy = other.acquire("k", options().wait(SECOND * 3)).await;
+            let busy = other.acquire("k", options().wait(SECOND * 6)).await;
             assert!(busy.expect_err("held").is_busy(), "beyond its ttl");
             lease.fencing_token()
         });
@@ -178,10 +181,11 @@ fn a_guard_that_is_dropped_with_its_thread_is_released() {
     }
 }
 
-/// While the guard is dropped, a waiter of the same process gets the lock, and the next tokens are prefetched.
+/// While the guard is dropped, a waiter of the same process gets the lock, and the next tokens are prefetched. A shared lock is not
+/// handed over, since a task that wants to share it does not wait.
 #[test]
 fn a_guard_that_is_dropped_on_a_plain_thread_hands_the_lock_over() {
-    for mode in MODES {
+    for mode in [Mode::Exclusive, Mode::Permits(2)] {
         let server = RedisServer::start();
         let locks = connected(&server.url());
         // The server knows the scripts afterwards.
@@ -204,6 +208,10 @@ fn a_guard_that_is_dropped_on_a_plain_thread_hands_the_lock_over() {
                 })
             })
             .collect();
+        eventually_blocking(HANG, "all wait", || {
+            let seen = block_on(locks.inspect("k")).expect("a reply");
+            seen.is_some_and(|info| info.waiters == THREADS)
+        });
         in_threads(guards.into_iter().map(|guard| {
             let work = move || drop(guard);
             Box::new(work) as Box<dyn FnOnce() + Send>
@@ -224,8 +232,12 @@ fn a_runtime_without_timers_and_sockets_suffices() {
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         let guard = acquire(&other, mode);
         let waits = options().wait(Duration::from_millis(300));
-        let busy = runtime.block_on(locks.acquire("k", waits));
-        busy.expect_err("another process has it");
+        let refused = runtime.block_on(locks.acquire("k", waits));
+        match mode {
+            Mode::Exclusive | Mode::Shared => assert_fails!(refused, LockError::Busy { .. }),
+            // They and other modes exclude each other.
+            Mode::Permits(_) => assert_fails!(refused, LockError::Invalid { .. }),
+        }
         drop(guard);
         let guard = runtime.block_on(locks.acquire("k", mode.of(options())));
         runtime

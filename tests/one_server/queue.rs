@@ -1,19 +1,13 @@
-//! The queue of a key on the server: places, beats, and their cost.
+//! The queue of a key on the server: places, beats, and what keeps an entry alive.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
-
-use lock_core::LockOptions;
 use lock_tests::{
-    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, patient,
-    scripts::ACQUIRE,
+    AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND, connect, patient, scripts::ACQUIRE,
 };
 use redis::Value;
 
+use crate::stopped_waiter::{QUEUE, Stopped};
+
 const CLOCK: &str = "__lock_core__:clock";
-const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
 const PERMITS: &str = "__lock_core__:seats:lock:k";
@@ -24,23 +18,25 @@ const BAND: u64 = 4_500_000_000_000_000;
 
 /// Returns the server's time in microseconds.
 fn now(server: &RedisServer) -> u64 {
-    let (seconds, micros): (u64, u64) =
-        redis::from_redis_value(server.cli(&["TIME"])).expect("a time");
-    seconds * 1_000_000 + micros
+    server
+        .time()
+        .as_micros()
+        .try_into()
+        .expect("it fits for 500,000 years")
 }
 
 /// Adds an exclusive entry to the queue, at this place.
-fn add(server: &RedisServer, place: &str, entry: &str) {
-    let place: u64 = place.parse().expect("a place");
+fn add(server: &RedisServer, place: u64, entry: &str) {
     let score = (place + BAND).to_string();
     server.cli(&["ZADD", QUEUE, &score, entry]);
 }
 
-/// Sends a request that waits, and returns its place.
-fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
+/// Sends a request that waits, and returns its place. Without an earlier place, it joins the queue.
+fn check(server: &RedisServer, entry: &str, token: &str, place: Option<u64>) -> u64 {
+    let place = place.map_or_else(|| "wait".to_owned(), |place| place.to_string());
     let reply = server.cli(&[
         "EVAL", ACQUIRE, "7", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT, token,
-        "60000", "0", "1", place, entry,
+        "60000", "0", "1", &place, entry,
     ]);
     let Value::Array(reply) = reply else {
         panic!("not a list: {reply:?}");
@@ -56,21 +52,15 @@ fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
 async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    let client = redis::Client::open(server.url()).expect("a url");
-    let mut listener = client.get_connection().expect("it is up");
-    let mut listener = listener.as_pubsub();
-    listener
-        .subscribe("__lock_core__:grants:stopped")
-        .expect("it is up");
+    let _stopped = Stopped::subscribed(&server);
     // Ages in microseconds. The second is in the future, so that the entry is recent even on a slow machine.
     for (age, is_granted) in [(3_000_000, false), (-60_000_000, true)] {
         let guard = locks.acquire_free("k", patient()).await;
-        let place = now(&server).saturating_add_signed(-age).to_string();
-        let entry = "stopped 1 60000 x lc1:web/1:00";
-        add(&server, &place, entry);
+        let place = now(&server).saturating_add_signed(-age);
+        add(&server, place, "stopped 1 60000 x lc1:web/1:00");
         guard.release_held().await;
-        let holder = server.get("lock:k");
-        assert_eq!(holder.is_some(), is_granted, "{age}: {holder:?}");
+        let has_it = Stopped::has_it(&server);
+        assert_eq!(has_it, is_granted, "{age}: {:?}", server.get("lock:k"));
     }
 }
 
@@ -80,20 +70,21 @@ async fn a_check_keeps_an_entry_alive_and_removes_old_beats() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", patient()).await;
-    let long_ago = (now(&server) - 60_000_000).to_string();
-    server.cli(&["ZADD", BEATS, &long_ago, "gone 7 60000 x lc1:web/7:00"]);
-    let place = check(&server, "ch 1 60000 x", "lc1:web/1:00", &long_ago);
-    assert_eq!(place.to_string(), long_ago, "it keeps its place");
-    assert_eq!(server.queue(BEATS), ["ch 1 60000 x lc1:web/1:00"]);
+    let long_ago = now(&server) - 60_000_000;
+    server.cli(&[
+        "ZADD",
+        BEATS,
+        &long_ago.to_string(),
+        "gone 7 60000 x lc1:web/7:00",
+    ]);
+    let place = check(&server, "stopped 1 60000 x", "lc1:web/1:00", Some(long_ago));
+    assert_eq!(place, long_ago, "it keeps its place");
+    assert_eq!(server.queue(BEATS), ["stopped 1 60000 x lc1:web/1:00"]);
     let expiry = server.pttl(BEATS).expect("it expires");
     assert!(expiry < SECOND * 3, "{expiry:?}");
-    let mut listener = redis::Client::open(server.url())
-        .and_then(|client| client.get_connection())
-        .expect("it is up");
-    let mut listener = listener.as_pubsub();
-    listener.subscribe("__lock_core__:grants:ch").expect("up");
+    let _stopped = Stopped::subscribed(&server);
     guard.release_held().await;
-    assert_eq!(server.get("lock:k").as_deref(), Some("lc1:web/1:00"));
+    assert!(Stopped::has_it(&server), "{:?}", server.get("lock:k"));
 }
 
 /// Otherwise all later requests would overtake the earlier ones until the clock has caught up.
@@ -102,72 +93,15 @@ async fn after_the_clock_was_set_back_a_place_in_the_future_is_replaced() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", patient()).await;
-    let hour_ahead = (now(&server) + 3_600_000_000).to_string();
-    add(&server, &hour_ahead, "ch 1 60000 x lc1:web/1:00");
-    let place = check(&server, "ch 1 60000 x", "lc1:web/1:00", &hour_ahead);
+    let hour_ahead = now(&server) + 3_600_000_000;
+    add(&server, hour_ahead, "ch 1 60000 x lc1:web/1:00");
+    let place = check(&server, "ch 1 60000 x", "lc1:web/1:00", Some(hour_ahead));
     assert!(place <= now(&server), "{place}");
-    let later = check(&server, "ch 2 60000 x", "lc1:web/2:00", "wait");
+    let later = check(&server, "ch 2 60000 x", "lc1:web/2:00", None);
     assert!(place < later);
     assert_eq!(
         server.queue(QUEUE),
         ["ch 1 60000 x lc1:web/1:00", "ch 2 60000 x lc1:web/2:00"]
     );
     guard.release_held().await;
-}
-
-/// The first process in the queue also checks when the holder's lease must have ended.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
-    const WAITING: usize = 8;
-    let server = RedisServer::start();
-    let short = LockOptions::new(Duration::from_millis(900)).wait(HANG);
-    let guard = connect(&server.url())
-        .await
-        .acquire_free("k", short.clone())
-        .await;
-    let mut waiting = Vec::new();
-    for _ in 0..WAITING {
-        let locks = connect(&server.url()).await;
-        let short = short.clone();
-        waiting.push(tokio::spawn(async move {
-            let guard = locks.acquire("k", short).await.expect("its turn");
-            guard.release_held().await;
-        }));
-    }
-    let beats = || -> Vec<(String, u64)> {
-        let beats = server.cli(&["ZRANGE", BEATS, "0", "-1", "WITHSCORES"]);
-        redis::from_redis_value(beats).expect("a sorted set")
-    };
-    // Each check writes another beat.
-    let (mut seen, since) = (BTreeSet::new(), Instant::now());
-    let mut queue = Vec::new();
-    eventually(HANG, "each has checked a few times", async || {
-        seen.extend(beats());
-        queue = server.queue(QUEUE);
-        let of = |entry: &str| seen.iter().filter(|(other, _)| other == entry).count();
-        queue.len() == WAITING && queue.iter().all(|entry| of(entry) >= 4)
-    })
-    .await;
-    let seconds = since.elapsed().as_secs();
-    let first = &queue[0];
-    for entry in &queue[1..] {
-        let checks: Vec<u64> = seen
-            .iter()
-            .filter(|(other, _)| other == entry)
-            .map(|(_, beat)| *beat)
-            .collect();
-        // The first check after joining is sooner.
-        for pair in checks[1..].windows(2) {
-            let pause = pair[1] - pair[0];
-            assert!(
-                pause >= 950_000,
-                "a check {pause} µs after the one before, within {seconds} s"
-            );
-        }
-    }
-    assert!(seen.iter().any(|(entry, _)| entry == first));
-    drop(guard);
-    for task in waiting {
-        task.await.expect("no panic");
-    }
 }

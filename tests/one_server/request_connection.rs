@@ -15,42 +15,17 @@ use std::{
 use futures_executor::block_on;
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    SECOND, assert_fails, eventually, eventually_blocking, nothing_is_left_blocking,
+    AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, SECOND, assert_fails,
+    eventually_blocking, nothing_is_left_blocking,
 };
-use tokio::{
-    runtime::{Builder, Runtime},
-    task::yield_now,
-    time::sleep,
-};
+use tokio::{task::yield_now, time::sleep};
 
-fn options() -> LockOptions {
-    LockOptions::new(HANG * 5).wait(HANG)
-}
-
-fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
-}
-
-async fn lock_once(locks: &LockManager, key: &str) {
-    let guard = locks.acquire_free(key, options()).await;
-    guard.release_held().await;
-}
+use crate::runtimes::{connected, lock_once, options, runtime};
 
 /// Connects a manager for which a reply may take this long.
 async fn with_time_out(command: Duration, url: &str) -> LockManager {
     let locks = LockManager::builder().command_timeout(command);
     locks.connect(url).await.expect("it is up")
-}
-
-/// Takes locks until the managers have this many connections, the last of which is that of the calling runtime.
-async fn connected(locks: &LockManager, server: &RedisServer, connections: usize) {
-    eventually(HANG, "the runtime has a connection", async || {
-        lock_once(locks, "before").await;
-        server.connections_of_managers() >= connections
-    })
-    .await;
 }
 
 /// Runs `work` on a thread, which must end. Otherwise the test fails, and leaves the thread.
@@ -238,7 +213,7 @@ fn a_thread_that_is_stopped_while_it_polls_keeps_its_connection() {
     let server = RedisServer::start();
     let locks = runtime().block_on(with_time_out(HANG, &server.url()));
     let stopped = Stopped::start(&locks, &server);
-    let short = LockOptions::new(SECOND).wait(HANG);
+    let short = LockOptions::new(SECOND * 6).wait(HANG);
     let held = block_on(locks.acquire("held", short)).expect("free");
     let others = others(&locks, 20);
     for _ in 0..3 {

@@ -13,18 +13,19 @@ use futures_executor::block_on;
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope,
-    connect, eventually_blocking, nothing_is_left_blocking,
+    connect, eventually, eventually_blocking, nothing_is_left_blocking,
 };
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinHandle,
 };
 
-fn options() -> LockOptions {
+/// Options with a ttl so long that no lock expires during a test.
+pub(crate) fn options() -> LockOptions {
     LockOptions::new(HANG * 5).wait(HANG)
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime")
 }
@@ -46,9 +47,18 @@ where
     }
 }
 
-async fn lock_once(locks: &LockManager, key: &str) {
+pub(crate) async fn lock_once(locks: &LockManager, key: &str) {
     let guard = locks.acquire_free(key, options()).await;
     guard.release_held().await;
+}
+
+/// Takes locks until the managers have this many connections, the last of which is that of the calling runtime.
+pub(crate) async fn connected(locks: &LockManager, server: &RedisServer, connections: usize) {
+    eventually(HANG, "the runtime has a connection", async || {
+        lock_once(locks, "before").await;
+        server.connections_of_managers() >= connections
+    })
+    .await;
 }
 
 /// There are more runtimes than connections for them, so a task of one runtime reads the replies to others.
@@ -255,10 +265,7 @@ fn a_connection_that_ended_while_its_runtime_did_not_run_causes_no_error() {
         let kill = || server.cli(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
         let kept = runtime();
         let locks = kept.block_on(connect(&server.url()));
-        eventually_blocking(HANG, "the runtime has a connection", || {
-            kept.block_on(lock_once(&locks, "before"));
-            server.connections_of_managers() == 2
-        });
+        kept.block_on(connected(&locks, &server, 2));
         if !is_held {
             kill();
         }

@@ -2,25 +2,11 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
+use lock_core::{Lease, LeaseLost, LockError, LockManager};
 use lock_tests::{Direction, Proxy, RedisServer, ReleaseHeld as _, connect, eventually};
 use tokio::{sync::oneshot, time::timeout};
 
-/// Much longer than any round trip: a lock that is free sooner was released, and did not expire.
-const TTL: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(30);
-
-fn options() -> LockOptions {
-    LockOptions::new(TTL)
-}
-
-fn is_held(server: &RedisServer, key: &str) -> bool {
-    server.get(&format!("lock:{key}")).is_some()
-}
-
-async fn becomes_free(server: &RedisServer, key: &str) {
-    eventually(SOON, "the lock is free", async || !is_held(server, key)).await;
-}
+use crate::ways_out::{SOON, TTL, becomes_free, options};
 
 #[tokio::test]
 async fn an_acquire_that_is_dropped_in_flight_leaves_no_lock() {

@@ -1,6 +1,7 @@
 //! Shared locks on one server: turns, shared leases that a process keeps, and the events that end them.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -8,13 +9,14 @@ use std::{
     time::Duration,
 };
 
+use futures_util::poll;
 use lock_core::{
     LeaseLost, LockError, LockManager, LockOptions,
-    inspect::{LeaseInfo, LockMode},
+    inspect::{Holder, LockMode},
 };
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, assert_fails, connect,
-    eventually, options, patient,
+    eventually, options, patient, reason_of_loss,
 };
 use redis::Value;
 use tokio::task::{JoinHandle, JoinSet};
@@ -26,10 +28,6 @@ fn shared() -> LockOptions {
     options().shared()
 }
 
-fn impatient(options: LockOptions) -> LockOptions {
-    options.no_wait()
-}
-
 async fn connect_all<const N: usize>(server: &RedisServer) -> [LockManager; N] {
     let mut all = Vec::new();
     for _ in 0..N {
@@ -38,25 +36,27 @@ async fn connect_all<const N: usize>(server: &RedisServer) -> [LockManager; N] {
     all.try_into().expect("as many")
 }
 
-/// Tasks that take a key again and again, without a pause, until a flag stops them, and count their bodies.
+/// Tasks that take a key again and again, without a pause, until a flag stops them.
 struct Crowd {
     stop: Arc<AtomicBool>,
-    bodies: Arc<AtomicUsize>,
+    /// The number of bodies that each task has run.
+    bodies: Vec<Arc<AtomicUsize>>,
     tasks: JoinSet<()>,
 }
 
 impl Crowd {
     fn start(managers: &[LockManager], each: usize, options: &LockOptions) -> Self {
-        let (stop, bodies) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (stop, mut bodies) = (Arc::<AtomicBool>::default(), Vec::new());
         let mut tasks = JoinSet::new();
         for locks in managers.iter().flat_map(|locks| vec![locks; each]) {
             let (locks, options) = (locks.clone(), options.clone().wait(HANG));
-            let (stop, bodies) = (stop.clone(), bodies.clone());
+            let (stop, own) = (stop.clone(), Arc::<AtomicUsize>::default());
+            bodies.push(own.clone());
             tasks.spawn(async move {
                 while !stop.load(SeqCst) {
                     let body = async |_| tokio::time::sleep(Duration::from_millis(5)).await;
                     locks.run("k", options.clone(), body).await.expect("a turn");
-                    bodies.fetch_add(1, SeqCst);
+                    own.fetch_add(1, SeqCst);
                 }
             });
         }
@@ -67,10 +67,13 @@ impl Crowd {
         }
     }
 
+    /// Waits until each task has run at least one body from its beginning to its end.
     async fn continues(&self) {
-        let before = self.bodies.load(SeqCst);
-        let more = before + 2 * self.tasks.len();
-        eventually!(HANG, "they continue" => self.bodies.load(SeqCst) >= more);
+        let counts = || self.bodies.iter().map(|own| own.load(SeqCst));
+        let before: Vec<_> = counts().collect();
+        eventually!(HANG, "each has its turn" => {
+            counts().zip(&before).all(|(now, before)| now >= before + 2)
+        });
     }
 
     async fn stop(self) {
@@ -80,7 +83,7 @@ impl Crowd {
 }
 
 async fn is_busy(locks: &LockManager, options: LockOptions) -> bool {
-    match locks.acquire("k", impatient(options)).await {
+    match locks.acquire("k", options.no_wait()).await {
         Err(LockError::Busy { .. }) => true,
         Ok(guard) => {
             guard.release_held().await;
@@ -107,28 +110,45 @@ async fn in_queue(
 #[tokio::test]
 async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
     let server = RedisServer::start();
-    let [one, other, third] = connect_all(&server).await;
+    let labelled = async |label: &str| {
+        let builder = LockManager::builder().label(label);
+        builder.connect(&server.url()).await.expect("it is up")
+    };
+    let [one, other, third] = [
+        labelled("one").await,
+        labelled("other").await,
+        labelled("third").await,
+    ];
     let first = one.acquire_free("k", shared()).await;
     let second = other.acquire_free("k", shared()).await;
-    let alone = in_queue(&server, &one, options()).await;
-    let later = in_queue(&server, &other, shared()).await;
-    let last = in_queue(&server, &third, options()).await;
+    let alone = in_queue(&server, &third, options()).await;
+    let later = in_queue(&server, &one, options()).await;
+    let last = in_queue(&server, &other, shared()).await;
     let seen = third.inspect("k").await.expect("works").expect("held");
+    let mut holders: Vec<_> = [&seen.holder]
+        .into_iter()
+        .chain(&seen.other_holders)
+        .collect();
+    holders.sort_by_key(ToString::to_string);
+    let ours = |label: &str| Holder::Ours(label.to_owned());
+    assert_eq!(holders, [&ours("one"), &ours("other")]);
+    // They are those of the leases, in the same order.
+    let leases = seen.leases.iter().map(|lease| &lease.process);
+    assert!(leases.eq([&seen.holder].into_iter().chain(&seen.other_holders)));
+    assert!(seen.leases.iter().all(|lease| lease.permit.is_none()));
+    let queue: Vec<_> = seen
+        .queue
+        .iter()
+        .map(|one| (&one.process, one.mode))
+        .collect();
     assert_eq!(
-        seen.other_holders,
-        std::slice::from_ref(&seen.holder),
-        "of one process"
+        queue,
+        [
+            (&ours("third"), LockMode::Exclusive),
+            (&ours("one"), LockMode::Exclusive),
+            (&ours("other"), LockMode::Shared),
+        ]
     );
-    assert_eq!(seen.leases.len(), 2);
-    let same = |lease: &LeaseInfo| lease.process == seen.holder && lease.permit.is_none();
-    assert!(seen.leases.iter().all(same), "{:?}", seen.leases);
-    let modes: Vec<_> = seen.queue.iter().map(|waiter| waiter.mode).collect();
-    assert_eq!(
-        modes,
-        [LockMode::Exclusive, LockMode::Shared, LockMode::Exclusive]
-    );
-    let processes = seen.queue.iter().map(|waiter| &waiter.process);
-    assert!(processes.eq([&seen.holder; 3]), "{:?}", seen.queue);
     let listed = third.list("k").next().await;
     let listed = listed.expect("a lock").expect("a reply").info;
     assert_eq!(
@@ -138,7 +158,8 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
     assert!(listed.other_holders.is_empty() && listed.queue.is_empty());
     first.release_held().await;
     second.release_held().await;
-    for waiting in [alone, later, last] {
+    // After an exclusive phase, shared requests are next.
+    for waiting in [alone, last, later] {
         waiting.await.expect("granted").release_held().await;
     }
 }
@@ -165,7 +186,7 @@ async fn tasks_that_do_not_wait_share_a_key_from_the_first_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_one_process_share_a_key_without_further_requests() {
     let server = RedisServer::start();
-    let [locks] = connect_all(&server).await;
+    let locks = connect(&server.url()).await;
     let long = LockOptions::new(SECOND * 60).shared();
     let first = locks.acquire_free("k", long.clone()).await;
     let before = server.calls("evalsha");
@@ -219,13 +240,21 @@ async fn readers_get_their_turn_among_exclusive_holders_without_a_pause() {
 async fn a_holder_that_is_gone_blocks_an_exclusive_request_for_its_own_ttl() {
     let server = RedisServer::start();
     let [gone, alive, writer] = connect_all(&server).await;
-    let half = Duration::from_millis(500);
-    let short = LockOptions::new(half).shared().without_renewal();
+    let ttl = SECOND * 5;
+    let short = LockOptions::new(ttl).shared().without_renewal();
     let ended = gone.acquire_free("k", short).await;
     std::mem::forget(ended);
-    let guard = alive.acquire_free("k", shared()).await;
+    let long = LockOptions::new(HANG * 10).shared();
+    let guard = alive.acquire_free("k", long).await;
     let writing = in_queue(&server, &writer, options()).await;
     guard.release_held().await;
+    eventually(HANG, "one holder is left", async || {
+        let seen = writer.inspect("k").await.expect("a reply");
+        seen.expect("it blocks the key").holders == 1
+    })
+    .await;
+    let left = server.pttl(LOCK).expect("it blocks the key");
+    assert!(left <= ttl, "{left:?}");
     let alone = writing.await.expect("within the ttl");
     alone.release_held().await;
 }
@@ -233,7 +262,7 @@ async fn a_holder_that_is_gone_blocks_an_exclusive_request_for_its_own_ttl() {
 #[tokio::test]
 async fn clients_of_other_kinds_find_a_shared_key_taken_and_cannot_release_it() {
     let server = RedisServer::start();
-    let [locks] = connect_all(&server).await;
+    let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", shared()).await;
     let set = server.cli(&["SET", LOCK, "mine", "NX", "PX", "60000"]);
     assert_eq!(set, Value::Nil);
@@ -261,36 +290,27 @@ async fn a_forced_release_ends_every_share_of_a_key() {
         other.acquire_free("k", shared()).await,
     );
     operator.force_release("k").await.expect("works");
-    let alone = operator.acquire_free("k", impatient(options())).await;
+    let alone = operator.acquire_free("k", options().no_wait()).await;
     for guard in [first, second] {
         let lost = guard.lease().verify().await;
-        let is_taken_away = matches!(
-            lost,
-            Err(LockError::Lost {
-                reason: LeaseLost::TakenAway,
-                ..
-            })
-        );
-        assert!(is_taken_away, "{lost:?}");
+        assert_eq!(reason_of_loss(lost), LeaseLost::TakenAway);
     }
     alone.release_held().await;
 }
 
 /// An eviction removes one key, and not all keys of a lock.
 #[tokio::test]
-async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_the_key() {
+async fn a_release_after_the_holders_were_evicted_leaves_earlier_holders_in_place() {
     let server = RedisServer::start();
     let [early, late, writer] = connect_all(&server).await;
-    let first = early.acquire_free("k", shared()).await;
+    let _first = early.acquire_free("k", shared()).await;
     server.cli(&["DEL", HOLDERS]);
     let second = late.acquire_free("k", shared()).await;
-    let asked = is_busy(&writer, options()).await;
-    assert!(asked);
+    assert!(is_busy(&writer, options()).await);
     // The process does not keep its share, since an exclusive request was refused.
     second.release_held().await;
     eventually!(HANG, "the later one has left" => server.queue(HOLDERS).is_empty());
     assert!(is_busy(&writer, options()).await, "the first one holds it");
-    drop(first);
 }
 
 #[tokio::test]
@@ -308,8 +328,13 @@ async fn min_hold_and_max_hold_apply_to_each_task_that_shares() {
     assert_fails!(left, LockError::Lost { .. });
     long.lease().verify().await.expect("it is still shared");
     long.release_held().await;
-    let kept = shared().min_hold(SECOND * 30);
-    locks.acquire_free("k", kept).await.release_held().await;
+    // The server keeps the key for the longest `min_hold`, whichever task leaves last.
+    let kept = locks
+        .acquire_free("k", shared().min_hold(SECOND * 30))
+        .await;
+    let last = locks.acquire_free("k", shared()).await;
+    kept.release_held().await;
+    last.release_held().await;
     // The request ends the share that the process keeps, but the server keeps the key for `min_hold`.
     assert!(is_busy(&writer, options()).await);
     eventually(HANG, "the share is released", async || {
@@ -323,7 +348,7 @@ async fn min_hold_and_max_hold_apply_to_each_task_that_shares() {
 #[tokio::test]
 async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
     let server = RedisServer::start();
-    let [locks] = connect_all(&server).await;
+    let locks = connect(&server.url()).await;
     let short = LockOptions::new(SECOND * 2).shared();
     let (one, other) = (
         locks.acquire_free("k", short.clone()).await,
@@ -348,11 +373,10 @@ async fn the_last_manager_releases_the_shares_that_it_keeps() {
     let [locks, writer] = connect_all(&server).await;
     let guard = locks.acquire_free("k", shared()).await;
     guard.release_held().await;
-    assert!(server.get(LOCK).is_some(), "it is kept");
     drop(locks);
     assert!(!is_busy(&writer, options()).await);
 
-    let [locks] = connect_all(&server).await;
+    let locks = connect(&server.url()).await;
     locks.acquire_free("k", shared()).await.release_held().await;
     locks.shutdown(Duration::ZERO).await;
     assert!(!is_busy(&writer, options()).await);
@@ -362,17 +386,17 @@ async fn the_last_manager_releases_the_shares_that_it_keeps() {
 #[tokio::test]
 async fn a_share_lasts_for_the_ttl_of_the_task_that_takes_it() {
     let server = RedisServer::start();
-    let [locks] = connect_all(&server).await;
+    let locks = connect(&server.url()).await;
     server.cli(&["SET", LOCK, "mine", "NX", "PX", "60000"]);
     let short = LockOptions::new(Duration::from_millis(300)).shared();
     let first = in_queue(&server, &locks, short).await;
     let long = LockOptions::new(SECOND * 30).shared().wait(HANG);
-    let second = tokio::spawn(async move { locks.acquire_free("k", long).await });
-    tokio::task::yield_now().await;
+    let mut second = pin!(locks.acquire_free("k", long));
+    assert!(poll!(second.as_mut()).is_pending());
     first.abort();
     drop(first.await);
     server.cli(&["DEL", LOCK]);
-    let guard = second.await.expect("granted");
+    let guard = second.await;
     let left = server.pttl(LOCK).expect("held");
     assert!(left >= guard.lease().remaining(), "{left:?}");
     assert!(guard.lease().remaining() > SECOND * 20);

@@ -1,15 +1,13 @@
 //! Releases of a lock of which this process knows no waiter.
 
-use lock_core::{LeaseLost, LockError, LockGuard, LockManager};
+use lock_core::{LeaseLost, LockGuard, LockManager};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, Frames, HANG, Kind, Proxy, RedisServer,
-    ReleaseHeld as _, Request, connect, eventually, options,
+    ReleaseHeld as _, Request, connect, eventually, options, reason_of_loss,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::stopped_waiter::Stopped;
-
-const QUEUE: &str = "__lock_core__:waiters:lock:k";
+use crate::stopped_waiter::{QUEUE, Stopped};
 
 /// A holder behind a proxy, and a waiter that the holder's process does not know of.
 struct Unseen {
@@ -68,7 +66,7 @@ async fn a_lock_with_a_waiter_stays_held_until_it_is_handed_over() {
         .proxy
         .lose(Direction::Requests, second, AfterLoss::Silence);
     let releasing = tokio::spawn(unseen.guard.release());
-    eventually!(HANG, "the second script is sent" => unseen.proxy.requests("EVALSHA") == 2);
+    eventually!(HANG, "the second script is sent" => unseen.proxy.requests("EVALSHA") >= 2);
     assert_eq!(unseen.server.get("lock:k"), Some(ours));
     unseen.proxy.heal();
     let guard = unseen.waiting.await.expect("no panic");
@@ -94,10 +92,7 @@ async fn a_lock_that_is_gone_or_replaced_is_lost_and_its_key_left_alone() {
                 server.cli(command);
             }
             let dump = server.cli(&["DUMP", "lock:k"]);
-            let reason = match guard.release().await {
-                Err(LockError::Lost { reason, .. }) => reason,
-                odd => panic!("{kind:?}, {others:?}: {odd:?}"),
-            };
+            let reason = reason_of_loss(guard.release().await);
             assert_eq!(reason, LeaseLost::TakenAway, "{kind:?}, {others:?}");
             assert_eq!(server.cli(&["DUMP", "lock:k"]), dump, "{kind:?}");
             server.cli(&["DEL", "lock:k"]);

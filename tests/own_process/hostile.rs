@@ -12,11 +12,8 @@ use std::{
 };
 
 use lock_core::{LockManager, LockOptions};
-use lock_tests::{FakeServer, Random, Reply, scripts::PROBED};
+use lock_tests::{FakeServer, HANG, Random, Reply, scripts::PROBED};
 use tokio::{task::JoinSet, time::timeout};
-
-/// Far longer than every time-out: only a hang takes this long.
-const HANG: Duration = Duration::from_secs(30);
 
 /// The number of deployments of each kind, each with replies of its own.
 const SEEDS: u64 = 48;

@@ -37,15 +37,9 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     process.join();
     let history = follower.finish();
     history.assert_in_order();
-    let steps = || history.events().iter().map(|event| event.step);
-    assert!(steps().all(|step| step != Step::Lost));
-    let token = |step| match step {
-        Step::Acquired { token, .. } => Some(token),
-        _ => None,
-    };
-    let tokens: BTreeSet<u64> = steps().filter_map(token).collect();
+    let mut steps = history.events().iter().map(|event| event.step);
+    assert!(steps.all(|step| step != Step::Lost));
     let all = CHILDREN as usize * ACQUISITIONS;
-    assert_eq!(tokens.len(), all);
     let owners = server.cli(&["SCARD", "owner-tokens"]);
     let owners = usize::from_redis_value(owners).expect("a number");
     assert_eq!(owners, all, "every acquisition has its own owner token");

@@ -4,10 +4,9 @@
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails, eventually, fetched,
-    key_prefix_in_docs,
+    AcquireFree as _, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails,
+    eventually, fetched, key_prefix_in_docs,
 };
-use tokio::time::timeout;
 
 /// The key that a contender derives from the name of its counter.
 const KEY: &str = "contender:counter";
@@ -157,8 +156,7 @@ async fn is_free(locks: &LockManager) -> bool {
 }
 
 async fn acquire(locks: &LockManager) -> LockGuard {
-    let acquired = timeout(HANG, locks.acquire(KEY, options())).await;
-    acquired.expect("no hang").expect("free, or soon")
+    locks.acquire_free(KEY, options()).await
 }
 
 async fn each_client_blocks_the_other_until_its_release(neighbour: Neighbour) {
@@ -285,15 +283,12 @@ async fn a_lock_without_expiry_outlives_its_process_until_it_is_forced() {
     assert_eq!(theirs.ask("try"), "held");
     theirs.0.kill9();
     let busy = locks.acquire(KEY, options().no_wait()).await;
-    assert!(
-        matches!(
-            busy,
-            Err(LockError::Busy {
-                retry_after: None,
-                ..
-            })
-        ),
-        "{busy:?}"
+    assert_fails!(
+        busy,
+        LockError::Busy {
+            retry_after: None,
+            ..
+        }
     );
     locks.force_release(KEY).await.expect("a reply");
     assert!(is_free(&locks).await);

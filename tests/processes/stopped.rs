@@ -41,7 +41,7 @@ async fn sleep_through_grants(servers: &Deployment) {
     let locks = connect(&servers.url()).await;
     for round in 0..ROUNDS {
         let first = locks.acquire(KEY, patient()).await.expect("it is released");
-        is_queued(servers).await;
+        until_queued(servers).await;
         waiters.processes()[0].stop();
         first.release_held().await;
         eventually!(HANG, "the grant has expired" => servers.get(FULL_KEY).is_none());
@@ -52,7 +52,7 @@ async fn sleep_through_grants(servers: &Deployment) {
         }
         let from = Moment::now();
         waiters.processes()[0].cont();
-        is_queued(servers).await;
+        until_queued(servers).await;
         second.lease().verify().await.expect("held");
         let to = Moment::now();
         second.release_held().await;
@@ -68,6 +68,6 @@ async fn sleep_through_grants(servers: &Deployment) {
 }
 
 /// Waits until the waiter is in the queue.
-async fn is_queued(servers: &Deployment) {
+async fn until_queued(servers: &Deployment) {
     eventually!(HANG, "it is in the queue" => servers.has_queue(FULL_KEY));
 }

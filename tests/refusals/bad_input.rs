@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager, LockOptions};
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, FakeServer, HANG, Log, Proxy, RedisServer, ReleaseHeld as _, connect,
     eventually, invalid, unavailable,
@@ -14,10 +14,10 @@ const SECRET: &str = "hunter2";
 
 async fn refused(url: &str) -> LockError {
     let connecting = LockManager::builder()
-        .connect_timeout(Duration::from_millis(500))
-        .command_timeout(Duration::from_millis(500))
+        .connect_timeout(HANG)
+        .command_timeout(HANG)
         .connect(url);
-    let result = timeout(HANG, connecting).await.expect("never hangs");
+    let result = timeout(HANG * 2, connecting).await.expect("never hangs");
     let error = result.expect_err("refused");
     let text = full_text(&error);
     assert!(!text.contains(SECRET), "{text}");
@@ -60,12 +60,6 @@ async fn an_unreachable_server_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_unavailable_in_bounded_time() {
-    let server = FakeServer::silent();
-    unavailable(&refused(&server.url()).await, "within 500ms");
-}
-
-#[tokio::test]
 async fn a_server_of_another_protocol_is_refused() {
     let garbage = |_: &[String]| lock_tests::Reply::Bytes(b"\0\xff\x17\r\n\x80\r\n".into());
     for server in [FakeServer::http(), FakeServer::start(garbage)] {
@@ -101,15 +95,6 @@ async fn a_wrong_or_missing_password_is_refused_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_database_that_does_not_exist_is_refused() {
-    let server = RedisServer::start();
-    invalid(
-        &refused(&format!("redis://:@127.0.0.1:{}/99", server.port())).await,
-        "refuses",
-    );
-}
-
-#[tokio::test]
 async fn a_bad_label_is_refused_before_anything_is_sent() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
@@ -136,6 +121,8 @@ async fn a_bad_key_or_option_is_refused_before_anything_is_sent() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
+    let unprefixed = LockManager::builder().key_prefix("");
+    let unprefixed = unprefixed.connect(&proxy.url()).await.expect("up");
     proxy.clear_log();
     let good = LockOptions::default;
     for (key, options, says) in [
@@ -153,8 +140,6 @@ async fn a_bad_key_or_option_is_refused_before_anything_is_sent() {
     invalid(&inspected.expect_err("bad input"), "empty");
     let forced = locks.force_release("").await;
     invalid(&forced.expect_err("bad input"), "empty");
-    let unprefixed = LockManager::builder().key_prefix("");
-    let unprefixed = unprefixed.connect(&server.url()).await.expect("up");
     let reserved = unprefixed.acquire("__lock_core__:clock", good()).await;
     invalid(&reserved.expect_err("bad input"), "reserved");
     let sent = proxy.requests("SET") + proxy.requests("EVALSHA");
@@ -207,11 +192,12 @@ async fn a_lease_whose_key_becomes_something_else_is_lost() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let guard = locks
-        .acquire_free("k", LockOptions::new(Duration::from_secs(3)))
+        .acquire_free("k", LockOptions::new(Duration::from_secs(6)))
         .await;
     server.cli(&["DEL", "lock:k"]);
     server.cli(&["RPUSH", "lock:k", "precious"]);
-    timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    let lost = timeout(HANG, guard.lease().lost()).await;
+    assert_eq!(lost.expect("noticed"), LeaseLost::TakenAway);
     assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
     assert_eq!(server.cli(&["LLEN", "lock:k"]), redis::Value::Int(1));
 }
@@ -252,26 +238,6 @@ async fn a_foreign_lock_without_an_expiry_is_busy_until_it_is_forced() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_nonsense_is_unavailable() {
-    // Each reply is a string, where numbers are expected.
-    let server = FakeServer::start(|request| {
-        lock_tests::Reply::line(match request[0].as_str() {
-            "PING" => "+PONG",
-            "HELLO" => "-ERR unknown command 'HELLO'",
-            _ => "+nonsense",
-        })
-    });
-    let locks = LockManager::connect(&server.url())
-        .await
-        .expect("it replies to PING");
-    let error = locks
-        .acquire("k", LockOptions::default().no_wait())
-        .await
-        .expect_err("refused");
-    unavailable(&error, "wrong form");
-}
-
-#[tokio::test]
 async fn a_reply_that_quotes_the_password_is_not_shown() {
     // This is the reply from a server on which HELLO was renamed.
     let server = FakeServer::start(|request| {
@@ -293,33 +259,30 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
     let server = RedisServer::builder().password(SECRET).start();
     let locks = connect(&server.url()).await;
     let guard = locks
-        .acquire_free("k", LockOptions::new(Duration::from_secs(4)))
+        .acquire_free("hidden:k", LockOptions::new(Duration::from_secs(4)))
         .await;
-    let token = server.get("lock:k").expect("held");
+    let token = server.get("lock:hidden:k").expect("held");
     let secret = token.rsplit(':').next().expect("a secret").to_owned();
     assert!(secret.len() >= 32, "{token}");
     // A renewal, a loss, a failed release and an acquire against a server that is down.
-    server.cli(&["SET", "lock:k", "another's"]);
+    server.cli(&["SET", "lock:hidden:k", "another's"]);
     guard.lease().lost().await;
     drop(guard);
     let held = locks
-        .acquire_free("other", LockOptions::new(Duration::from_secs(4)))
+        .acquire_free("hidden:other", LockOptions::new(Duration::from_secs(4)))
         .await;
     server.kill9();
     let error = locks
-        .acquire("third", LockOptions::default().no_wait())
+        .acquire("hidden:third", LockOptions::default().no_wait())
         .await
         .expect_err("down");
     held.lease().lost().await;
     drop(held);
-    eventually(
-        Duration::from_secs(20),
-        "the failed release is logged",
-        async || log.text().contains("a release got no reply"),
-    )
-    .await;
+    let is_of_this_test =
+        |line: &str| line.contains("a release got no reply") && line.contains("key=lock:hidden:");
+    eventually!(HANG, "the failed release is logged" => log.text().lines().any(is_of_this_test));
     let text = log.text() + &full_text(&error) + &format!("{locks:?}");
-    assert!(text.contains("lease lost"), "{text}");
+    assert!(text.contains("lease lost key=hidden:k"), "{text}");
     for hidden in [SECRET, &secret, "lc1:"] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }

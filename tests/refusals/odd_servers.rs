@@ -2,7 +2,7 @@
 //! to wait, and leases are kept.
 
 use std::{
-    io::Read,
+    io::{Read as _, Write as _},
     net::TcpStream,
     sync::Arc,
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, connect, eventually, granted, nothing_is_left, unavailable,
+    ReleaseHeld as _, checked, connect, eventually, granted, nothing_is_left, unavailable,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -196,32 +196,23 @@ async fn a_server_that_loads_its_data_is_named_and_waited_for() {
 
 #[tokio::test]
 async fn a_server_with_too_many_clients_is_named_and_waited_for() {
-    let server = RedisServer::builder().setting("maxclients", "10").start();
-    let locks = connect(&server.url()).await;
-    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    let mut crowd = Vec::new();
-    eventually(HANG, "it is full", async || {
-        let client = TcpStream::connect(("127.0.0.1", server.port()));
-        let mut client = client.expect("it listens");
-        let patience = Duration::from_millis(200);
-        client.set_read_timeout(Some(patience)).expect("a socket");
-        // The server sends something first only to a client that it refuses.
-        let mut reply = [0; 32];
-        let length = client.read(&mut reply).unwrap_or(0);
-        crowd.push(client);
-        reply[..length].starts_with(b"-ERR max number of clients")
-    })
-    .await;
+    let server = RedisServer::start();
+    // It stays connected, since another connection would be refused.
+    let operator = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
+    let admit = |count: u32| {
+        let (mut operator, mut reply) = (&operator, [0; 5]);
+        write!(operator, "CONFIG SET maxclients {count}\r\n").expect("it is up");
+        operator.read_exact(&mut reply).expect("it is up");
+        assert_eq!(&reply, b"+OK\r\n");
+    };
+    admit(1);
     for _ in 0..5 {
         let error = LockManager::connect(&server.url()).await;
         let error = error.expect_err("it is full");
         unavailable(&error, "max number of clients reached");
     }
-    // The waiter gets the lock whether or not its connection was replaced in time.
-    let waiting = wait_for(&locks, "k");
-    crowd.clear();
-    granted(waiting).await.release_held().await;
-    connect(&server.url()).await;
+    admit(100);
+    a_failed_greeting_is_waited_for(&server, |_| admit(1), |_| admit(100)).await;
 }
 
 #[tokio::test]
@@ -269,8 +260,9 @@ async fn a_proxy_that_swallows_subscriptions_costs_the_messages_and_not_the_lock
             .expect("without messages");
         assert!(started.elapsed() < patience, "{:?}", started.elapsed());
         a_waiter_polls(&server, &locks).await;
-        let health = locks.check().await.expect("everything works");
+        let health = checked(&locks).await;
         assert_eq!(health.warnings, []);
+        assert!(!health.servers[0].notifies, "{health:?}");
     }
 }
 

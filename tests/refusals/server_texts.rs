@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Cluster, FakeServer, HANG, Quirk, RedisServer, Reply, StandIn, connect,
+    AcquireFree as _, Cluster, FakeServer, HANG, Quirk, RedisServer, Reply, SECOND, StandIn,
+    connect,
     error_texts::{compare, refused},
     options,
 };
@@ -14,11 +15,16 @@ use tokio::time::timeout;
 
 /// Returns the text of the error with which connecting fails.
 async fn connecting(url: &str) -> String {
+    connecting_within(HANG, url).await
+}
+
+/// Like [`connecting`], for a server that is waited for until the time-out.
+async fn connecting_within(patience: Duration, url: &str) -> String {
     let connecting = LockManager::builder()
-        .connect_timeout(Duration::from_millis(500))
-        .command_timeout(Duration::from_millis(500))
+        .connect_timeout(patience)
+        .command_timeout(patience)
         .connect(url);
-    let text = refused(timeout(HANG, connecting).await.expect("no hang"));
+    let text = refused(timeout(HANG * 2, connecting).await.expect("no hang"));
     text.replace(address(url), "ADDRESS")
 }
 
@@ -59,7 +65,7 @@ async fn refused_connections_have_these_texts() {
         ),
         (
             "a server that never answers",
-            connecting(&FakeServer::silent().url()).await,
+            connecting_within(SECOND / 2, &FakeServer::silent().url()).await,
             "the lock backend is unavailable: no connection to redis://ADDRESS within 500ms",
         ),
         (
@@ -124,7 +130,7 @@ async fn servers_that_cannot_store_locks_have_these_texts() {
         ),
         (
             "a replica",
-            connecting(&replica.url()).await,
+            connecting_within(SECOND / 2, &replica.url()).await,
             "the lock backend is unavailable: redis://ADDRESS is a replica of 127.0.0.1:1: connect to the primary, or to \
              sentinels by `redis+sentinel://`",
         ),

@@ -20,7 +20,6 @@ use tokio::{sync::Barrier, time::timeout};
 
 use crate::bad_input::full_text;
 
-const CONNECT: Duration = Duration::from_secs(4);
 const SECRET: &str = "hunter2";
 
 // Only the server of the distribution was built with TLS.
@@ -40,7 +39,7 @@ fn trusting(certificates: &Certificates) -> Tls {
 }
 
 fn builder(tls: Tls) -> LockManagerBuilder {
-    LockManager::builder().connect_timeout(CONNECT).tls(tls)
+    LockManager::builder().connect_timeout(HANG).tls(tls)
 }
 
 async fn connect(tls: Tls, url: &str) -> LockManager {
@@ -51,7 +50,12 @@ async fn connect(tls: Tls, url: &str) -> LockManager {
 }
 
 async fn refused(tls: Tls, url: &str) -> LockError {
-    let result = timeout(HANG, builder(tls).connect(url)).await;
+    refused_within(HANG, tls, url).await
+}
+
+async fn refused_within(connect_timeout: Duration, tls: Tls, url: &str) -> LockError {
+    let builder = builder(tls).connect_timeout(connect_timeout);
+    let result = timeout(HANG * 2, builder.connect(url)).await;
     let error = result.expect("no hang").expect_err("refused");
     let text = full_text(&error);
     assert!(!text.contains(SECRET), "{text}");
@@ -157,6 +161,10 @@ async fn the_systems_authorities_are_trusted_unless_others_are_given() {
             .output()
             .expect("it starts");
         assert_eq!(output.status.success(), passes, "{output:?}");
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        let is_refused = printed.contains("not signed by a trusted authority");
+        assert_eq!(is_refused, !passes, "{printed}");
     }
 }
 
@@ -228,10 +236,11 @@ fn replies_once(words: &'static [u8]) -> u16 {
 
 #[tokio::test]
 async fn a_port_without_tls_is_refused_in_bounded_time_and_gets_no_secret() {
+    const CONNECT: Duration = Duration::from_secs(4);
+    let refused = async |url: &str| refused_within(CONNECT, Tls::new(), url).await;
     let server = RedisServer::start();
     let started = Instant::now();
-    let url = format!("rediss://:{SECRET}@localhost:{}", server.port());
-    let error = refused(Tls::new(), &url).await;
+    let error = refused(&format!("rediss://:{SECRET}@localhost:{}", server.port())).await;
     // The bound covers one time-out, and a busy machine.
     assert!(started.elapsed() < CONNECT * 2, "{:?}", started.elapsed());
     let text = full_text(&error);
@@ -240,15 +249,12 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_gets_no_secret() {
     // One server replies with bytes that are not TLS, the next closes the connection, and the last never replies.
     let url = |port: u16| format!("rediss://localhost:{port}");
     invalid(
-        &refused(Tls::new(), &url(replies_once(b"-ERR unknown command\r\n"))).await,
+        &refused(&url(replies_once(b"-ERR unknown command\r\n"))).await,
         "it sends bytes that are not TLS",
     );
+    unavailable(&refused(&url(replies_once(b""))).await, "a port for TLS?");
     unavailable(
-        &refused(Tls::new(), &url(replies_once(b""))).await,
-        "a port for TLS?",
-    );
-    unavailable(
-        &refused(Tls::new(), &url(FakeServer::silent().port())).await,
+        &refused(&url(FakeServer::silent().port())).await,
         "within 4s: is it a port for TLS?",
     );
 }

@@ -82,27 +82,50 @@ fn supported_forms_also_compile_for_an_editor() {
 /// Guards against a comparison that accepts everything.
 #[test]
 fn a_wrong_expectation_is_noticed() {
+    const SOURCE: &str = "\
+// error: no key
+// at: order
+// note: add one
+fn first() {}
+
+// error: no key
+// at: order
+fn second() {}
+";
     let case = Case {
         path: PathBuf::from("none.rs"),
-        source: "// error: no key\n// at: order\nfn main() {}\n".to_owned(),
+        source: SOURCE.to_owned(),
     };
-    let expected = case.expected().expect("two lines of expectation");
-    let diagnostic = |message: &str, at: &str| Diagnostic {
+    let expected = case.expected().expect("two blocks of expectations");
+    let right = |line, notes: &[&str]| Diagnostic {
         level: "error".to_owned(),
-        message: message.to_owned(),
-        at: at.to_owned(),
-        line: 3,
+        message: "there is no key".to_owned(),
+        at: "order".to_owned(),
+        line,
+        others: notes.iter().map(|&note| note.to_owned()).collect(),
         ..Diagnostic::default()
     };
-    let right = diagnostic("there is no key", "order");
-    assert_eq!(compare(&expected, std::slice::from_ref(&right)), Ok(()));
+    let (first, second) = (right(3, &["help: add one"]), right(7, &[]));
+    let both = [second.clone(), first.clone()];
+    assert_eq!(compare(&expected, &both), Ok(()));
     for wrong in [
         vec![],
-        vec![diagnostic("there is a key", "order")],
-        vec![diagnostic("there is no key", "orders")],
-        vec![right.clone(), right],
+        vec![first.clone()],
+        vec![first.clone(), second.clone(), second.clone()],
+        vec![right(3, &["help: remove one"]), second.clone()],
+        vec![right(7, &["help: add one"]), second.clone()],
     ] {
-        compare(&expected, &wrong).expect_err("different errors");
+        compare(&expected, &wrong).expect_err("other errors");
+    }
+    let changes: [fn(&mut Diagnostic); 3] = [
+        |one| "there is a key".clone_into(&mut one.message),
+        |one| "orders".clone_into(&mut one.at),
+        |one| "warning".clone_into(&mut one.level),
+    ];
+    for change in changes {
+        let mut wrong = first.clone();
+        change(&mut wrong);
+        compare(&expected, &[wrong, second.clone()]).expect_err("other errors");
     }
 }
 
@@ -375,18 +398,21 @@ fn list(value: &Value) -> &[Value] {
 
 /// Runs a check on all cases in a folder of `ui/`, of which there are at least this many.
 fn run_all(folder: &str, least: usize, check: impl Fn(&Case) -> Result<(), String> + Sync) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("ui")
-        .join(folder);
-    let mut paths = below(&root, "rs");
+    let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
+    let mut paths = below(&ui.join(folder), "rs");
     let count = paths.len();
     assert!(
         count >= least,
         "{count} cases in {folder}/: did some get lost?"
     );
     let only = env::var("UI").unwrap_or_default();
-    paths.retain(|path| path.to_string_lossy().contains(&only));
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let is_selected = |path: &PathBuf| path.to_string_lossy().contains(&only);
+    assert!(
+        below(&ui, "rs").iter().any(is_selected),
+        "no file below ui/ has `{only}` in its path"
+    );
+    paths.retain(is_selected);
+    let next = AtomicUsize::new(0);
     let failures = Mutex::new(BTreeMap::new());
     let workers = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
@@ -401,20 +427,17 @@ fn run_all(folder: &str, least: usize, check: impl Fn(&Case) -> Result<(), Strin
                         let mut failures = failures.lock().expect("no check panics");
                         failures.insert(path.clone(), reason);
                     }
-                    done.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    let done = done.load(Ordering::Relaxed);
-    assert_eq!(done, paths.len(), "not every case ran");
     let failures = failures.into_inner().expect("no check panics");
     let mut report = String::new();
     for (path, reason) in &failures {
         write!(report, "\n--- {}\n{reason}\n", path.display()).expect("memory");
     }
     let failed = failures.len();
-    assert_eq!(failed, 0, "of {done} cases in {folder}/:{report}");
+    assert_eq!(failed, 0, "of {} cases in {folder}/:{report}", paths.len());
 }
 
 fn expect_none(found: &[Diagnostic]) -> Result<(), String> {

@@ -8,7 +8,7 @@ use std::{
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Cluster, Direction, FakeServer, Frames, HANG, Kind, Migration,
-    Proxy, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, granted, slot_of,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, checked, connect, eventually, granted, slot_of,
     tag_of_slot,
 };
 use redis::Value;
@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use crate::waiters::{Waiting, many_wait_in_an_outage};
 
-/// Returns three masters without replicas, which tests that leave them as they are share. They end with the last of these tests.
+/// Returns three masters without replicas, shared by tests that use keys of their own. They may move slots, but stop no node. The
+/// masters end with the last of these tests.
 fn shared() -> Arc<Cluster> {
     static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +41,12 @@ fn options() -> LockOptions {
 const SOON: Duration = Duration::from_secs(30);
 
 /// Returns this many keys whose locks are on one node.
-fn keys_of(cluster: &Cluster, node: &RedisServer, front: &str, count: usize) -> Vec<String> {
+pub(super) fn keys_of(
+    cluster: &Cluster,
+    node: &RedisServer,
+    front: &str,
+    count: usize,
+) -> Vec<String> {
     let keys = (0..).map(|number| format!("{front}{number}"));
     keys.filter(|key| cluster.master_of(&format!("lock:{key}")).port() == node.port())
         .take(count)
@@ -131,7 +137,7 @@ async fn a_check_and_a_shutdown_reach_every_node() {
         node.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
         node.cli(&["CONFIG", "SET", "maxmemory-policy", policy]);
     }
-    let health = locks.check().await.expect("it answers");
+    let health = checked(&locks).await;
     assert_eq!(health.warnings.len(), 2, "{health:?}");
     for node in &cluster.nodes()[..2] {
         let named = format!("127.0.0.1:{}: ", node.port());
@@ -200,7 +206,7 @@ async fn lease_is_kept_while_its_slot_moves(
     in_mode: fn(LockOptions) -> LockOptions,
 ) {
     let locks = connect(&cluster.url()).await;
-    let ttl = SECOND * 3;
+    let ttl = SECOND * 4;
     let options = || in_mode(LockOptions::new(ttl));
     let guard = locks.acquire_free(held, options()).await;
     let other = locks.acquire_free(dropped, options()).await;
@@ -234,7 +240,7 @@ async fn lease_is_kept_while_its_slot_moves(
 async fn users_without_scripts_keep_their_leases_while_a_slot_moves() {
     let cluster = shared();
     let locks = connect(&url_without_scripts(&cluster)).await;
-    let ttl = SECOND * 3;
+    let ttl = SECOND * 4;
     let (gone, left) = ("gone{plainly}", "left{plainly}");
     let options = LockOptions::new(ttl);
     let first = locks.acquire_free(gone, options.clone()).await;
@@ -448,7 +454,8 @@ impl Proxied {
 #[tokio::test]
 async fn futures_dropped_in_flight_leave_no_lock() {
     let proxied = Proxied::start(2).await;
-    let locks = connect(&proxied.url()).await;
+    let patient = LockManager::builder().command_timeout(SECOND * 20);
+    let locks = patient.connect(&proxied.url()).await.expect("they are up");
     for number in 0..20 {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release_held().await;
@@ -458,11 +465,10 @@ async fn futures_dropped_in_flight_leave_no_lock() {
             proxy.requests("EVALSHA") + proxy.requests("SET") > 0,
             "it is not bypassed"
         );
-        proxy.delay(Direction::Requests, Duration::from_millis(700));
+        proxy.delay(Direction::Requests, SECOND * 5);
         proxy.clear_log();
     }
     for number in 0..50 {
-        // The process has subscribed to these slots already. Otherwise it would subscribe first.
         let key = format!("{{{}}}k{number}", number % 20);
         let acquire = locks.acquire(key, options());
         assert!(timeout(Duration::from_millis(5), acquire).await.is_err());

@@ -91,16 +91,16 @@ async fn all_waiters_continue_and_tokens_grow(servers: &Deployment) {
 /// incremented on one could be smaller than an earlier token of the other.
 async fn each_token_is_at_least_the_time(servers: &Deployment) {
     let (one, other) = (connect(&servers.url()).await, connect(&servers.url()).await);
-    let micros = || u64::try_from(servers.time(FULL_KEY).as_micros()).expect("a time");
+    let now = || 2048 * u64::try_from(servers.time(FULL_KEY).as_millis()).expect("a time");
     for _ in 0..20 {
-        let before = micros();
+        let before = now();
         let guard = one.acquire_free(KEY, options()).await;
         let token = u64::from(guard.lease().fencing_token());
         assert!(token >= before, "acquired: {token} at {before}");
         let other = other.clone();
         let waiting = tokio::spawn(async move { other.acquire(KEY, options()).await });
         eventually!(HANG, "it is in the wait queue" => servers.has_queue(FULL_KEY));
-        let before = micros();
+        let before = now();
         guard.release_held().await;
         let guard = waiting.await.expect("no panic").expect("granted");
         let token = u64::from(guard.lease().fencing_token());

@@ -11,6 +11,8 @@ use lock_tests::{
     invalid, patient,
 };
 
+use crate::cluster::keys_of;
+
 /// Returns a client that trusts these certificates. No server has its address.
 fn trusting(certificates: &Certificates) -> Client {
     let trusted = TlsCertificates {
@@ -42,10 +44,7 @@ async fn all_nodes_of_a_cluster_are_reached_with_the_clients_certificates() {
     let other = connect_through(trusting(&certificates), &url).await;
     let (one, other) = (one.expect("it is trusted"), other.expect("it is trusted"));
     for master in cluster.masters() {
-        let on_it =
-            |key: &String| cluster.master_of(&format!("lock:{key}")).port() == master.port();
-        let key = (0..1000).map(|number| format!("k{number}")).find(on_it);
-        let key = key.expect("each node has slots");
+        let key = keys_of(&cluster, master, "k", 1).remove(0);
         let guard = one.acquire_free(&*key, patient()).await;
         let (waiting, wanted) = (other.clone(), key.clone());
         let waiting = tokio::spawn(async move { waiting.acquire(wanted, patient()).await });

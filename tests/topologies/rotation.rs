@@ -6,10 +6,9 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockManager, LockManagerBuilder, LockOptions, credentials::Credentials};
+use lock_core::{LockManager, LockManagerBuilder, credentials::Credentials};
 use lock_tests::{
-    AcquireFree as _, Cluster, HANG, RedisServer, ReleaseHeld as _, SECOND, Sentinels, eventually,
-    options,
+    AcquireFree as _, Cluster, HANG, RedisServer, ReleaseHeld as _, Sentinels, eventually, options,
 };
 
 /// The password of the user `app`.
@@ -27,7 +26,7 @@ fn builder(password: &Password) -> LockManagerBuilder {
 
 /// Holds a lock while the password is replaced on all servers and every connection is closed.
 async fn keeps_its_lease(locks: LockManager, servers: &[RedisServer], password: &Password) {
-    let held = locks.acquire("held", LockOptions::new(SECOND * 2)).await;
+    let held = locks.acquire("held", options()).await;
     let held = held.expect("free");
     for number in 1..=2 {
         let next = format!("word{number}");

@@ -244,21 +244,28 @@ async fn assert_spares_the_next_holder(options: LockOptions, connection: Connect
 }
 
 #[tokio::test]
-async fn a_transaction_abandoned_before_exec_does_not_break_the_next_one() {
+async fn a_transaction_that_is_given_up_before_exec_does_not_break_the_next_one() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
-    let builder = LockManager::builder().command_timeout(SECOND * 10);
+    let builder = LockManager::builder().command_timeout(SECOND);
     let locks = built_without_scripts(builder, proxy.port()).await;
-    let begun = server.calls("multi");
-    proxy.delay(Direction::Replies, Duration::from_millis(700));
-    let dropped = locks.clone();
-    let check = tokio::spawn(async move { dropped.check().await.is_ok() });
-    eventually!(HANG, "the check is inside a transaction" => server.calls("multi") > begun);
-    // A check acquires a trial lock, which it renews by a transaction. That one is abandoned between MULTI and EXEC.
-    check.abort();
-    drop(check.await);
+    // The first renewal is due after 20 s.
+    let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
+    let (begun, executed) = (server.calls("multi"), server.calls("exec"));
+    proxy.delay(Direction::Replies, SECOND * 5);
+    let late = guard.lease().verify().await;
+    assert_fails!(late, LockError::Unavailable { .. });
+    let begun = server.calls("multi") - begun;
+    assert!(begun > 0, "it was given up within the transaction");
+    // A transaction begins with an EXEC, and ends with another one.
+    assert_eq!(
+        server.calls("exec") - executed,
+        begun,
+        "it was given up before its end"
+    );
     proxy.delay(Direction::Replies, Duration::ZERO);
-    locks.check().await.expect("all works");
+    eventually!(HANG, "the next one works" => guard.lease().verify().await.is_ok());
+    guard.release_held().await;
 }
 
 /// The waiter wants another ttl, so the lock is released on the server. A waiter that polled before that release would then sleep

@@ -3,9 +3,9 @@
 use actix_web::{
     App as Application, HttpResponse, HttpServer, Responder, get, http::StatusCode, web,
 };
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, LockOptions, distributed_lock};
 
-use super::{App, Site, options, pieces};
+use super::{App, Site, pieces};
 
 test_claims!();
 test_claims! {
@@ -85,7 +85,10 @@ async fn hang(app: web::Data<App>, id: web::Path<u64>) -> HttpResponse {
 }
 
 async fn stream(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<HttpResponse> {
-    let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
+    let guard = app
+        .locks
+        .acquire(format!("order:{id}"), LockOptions::default())
+        .await?;
     let body = guard.hold_during(pieces(App::clone(&app)));
     Ok(HttpResponse::Ok().streaming(body))
 }

@@ -9,9 +9,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, LockOptions, distributed_lock};
 
-use super::{App, Site, options, pieces, serving};
+use super::{App, Site, pieces, serving};
 
 test_claims!();
 test_claims! {
@@ -86,7 +86,10 @@ async fn hang(State(app): State<App>, Path(id): Path<u64>) -> Result<StatusCode,
 }
 
 async fn stream(State(app): State<App>, Path(id): Path<u64>) -> Result<Response, LockError> {
-    let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
+    let guard = app
+        .locks
+        .acquire(format!("order:{id}"), LockOptions::default())
+        .await?;
     let body = guard.hold_during(pieces(app));
     Ok(Body::from_stream(body).into_response())
 }

@@ -5,14 +5,14 @@
 use std::io;
 
 use futures_util::TryStreamExt as _;
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, LockOptions, distributed_lock};
 use poem::{
     Body, EndpointExt as _, IntoResponse, Response, Route, get, handler,
     http::StatusCode,
     web::{Data, Path},
 };
 
-use super::{App, Site, options, pieces, serving};
+use super::{App, Site, pieces, serving};
 
 test_claims!();
 test_claims! {
@@ -87,7 +87,10 @@ async fn hang(Data(app): Data<&App>, Path(id): Path<u64>) -> Response {
 
 #[handler]
 async fn stream(Data(app): Data<&App>, Path(id): Path<u64>) -> poem::Result<Body> {
-    let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
+    let guard = app
+        .locks
+        .acquire(format!("order:{id}"), LockOptions::default())
+        .await?;
     let pieces = pieces(app.clone()).map_err(io::Error::other);
     Ok(Body::from_bytes_stream(guard.hold_during(pieces)))
 }

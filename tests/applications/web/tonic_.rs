@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::StreamExt as _;
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, LockOptions, distributed_lock};
 use lock_tests::{HANG, RedisServer};
 use prost::Message;
 use tokio::task::JoinHandle;
@@ -21,7 +21,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{App, SOON, connected, hang_up::Payments, options, pieces};
+use super::{App, SOON, connected, hang_up::Payments, pieces};
 
 #[derive(Clone, PartialEq, Message)]
 struct Order {
@@ -64,7 +64,7 @@ impl Orders for App {
         request: Request<Order>,
     ) -> Result<Response<Self::FollowStream>, Status> {
         let key = format!("order:{}", request.into_inner().id);
-        let guard = self.locks.acquire(key, options()).await?;
+        let guard = self.locks.acquire(key, LockOptions::default()).await?;
         let receipts = pieces(self.clone()).map(|piece| {
             let text = String::from_utf8_lossy(&piece?).into_owned();
             Ok::<_, Status>(Receipt { text })

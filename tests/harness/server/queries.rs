@@ -83,6 +83,13 @@ impl RedisServer {
         u64::try_from(millis).ok().map(Duration::from_millis)
     }
 
+    /// Returns the time of the server's clock, since 1970.
+    pub fn time(&self) -> Duration {
+        let (seconds, micros): (u64, u64) =
+            redis::from_redis_value(self.cli(&["TIME"])).expect("two numbers");
+        Duration::from_secs(seconds) + Duration::from_micros(micros)
+    }
+
     /// Returns how often a command was called since the server started.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.info("commandstats");
