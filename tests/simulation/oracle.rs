@@ -158,13 +158,28 @@ impl Oracle {
         }
     }
 
-    /// Records that exclusion on these keys is broken on purpose, for `span` from now.
+    /// Records that exclusion on these keys is broken on purpose, for `span` from now. Those who hold a lock until then may rely on
+    /// it for longer.
     pub(crate) fn breaks(&self, keys: &[String], span: Nanos) {
         let now = self.world.now();
         let mut state = self.lock();
         for key in keys {
             let key = state.keys.entry(key.clone()).or_default();
             key.broken.push((now, now + span));
+        }
+    }
+
+    /// Records that what broke a key since `begin` is over.
+    pub(crate) fn mends(&self, key: &str, begin: Nanos) {
+        let now = self.world.now();
+        let mut state = self.lock();
+        let broken = state.keys.get_mut(key).map(|key| key.broken.iter_mut());
+        for (_, end) in broken
+            .into_iter()
+            .flatten()
+            .filter(|(from, _)| *from == begin)
+        {
+            *end = now.min(*end);
         }
     }
 

@@ -89,9 +89,14 @@ impl User {
         let key = self.plan.keys[self.chance.index(self.plan.keys.len())].clone();
         let forces = self.plan.processes[self.process].forces;
         if self.chance.permille(forces) {
+            let begin = self.world.now();
             self.oracle
                 .breaks(std::slice::from_ref(&key), 10_000_000_000);
             let done = manager.force_release(key.as_str()).await;
+            // Otherwise a copy of the request may still arrive.
+            if done.is_ok() {
+                self.oracle.mends(&key, begin);
+            }
             self.world
                 .note(|| format!("force_release of {key}: {done:?}"));
             return;

@@ -15,6 +15,8 @@ use lock_tests::{
     slot_of,
 };
 
+use redis::Value;
+
 use crate::{
     crew::Crew,
     fault::{Cause, Clients, Data, Fault, Paused, Suspends, Wipes, full_key, key},
@@ -95,13 +97,18 @@ impl Ledger {
         state.since = Some(Moment::now());
         let names: Vec<String> = faults.iter().map(|fault| fault.name()).collect();
         state.current = names.join(" + ");
-        for name in names {
-            *state.counts.entry(name).or_default() += 1;
-        }
     }
 
-    fn heal(&self, faults: &[Fault], topology: Topology) {
+    /// Records the end of the current faults, and counts those that have `happened`.
+    fn heal(&self, faults: &[Fault], happened: &[bool], topology: Topology) {
         let mut state = self.state();
+        for (fault, _) in faults
+            .iter()
+            .zip(happened)
+            .filter(|(_, happened)| **happened)
+        {
+            *state.counts.entry(fault.name()).or_default() += 1;
+        }
         state.current.clear();
         let window = Window {
             from: state.since.take().expect("it has begun"),
@@ -175,7 +182,7 @@ impl Nemesis<'_> {
     fn carry_out(&mut self, round: &Round) -> io::Result<()> {
         writeln!(self.diary, "{} {round:?}", Moment::now())?;
         self.ledger.begin(&round.faults);
-        thread::scope(|scope| {
+        let happened = thread::scope(|scope| {
             let (servers, crew) = (self.servers, self.crew);
             let start = |(&fault, after): (&Fault, Duration)| {
                 scope.spawn(move || {
@@ -186,23 +193,25 @@ impl Nemesis<'_> {
             // The second fault comes while the contenders are still dealing with the first.
             let after = [Duration::ZERO, Duration::from_millis(700)];
             let running: Vec<_> = round.faults.iter().zip(after).map(start).collect();
-            for fault in running {
-                fault.join().expect("a fault that can be injected")?;
-            }
-            Ok::<(), io::Error>(())
+            let joined = running.into_iter().map(thread::ScopedJoinHandle::join);
+            joined
+                .map(|fault| fault.expect("a fault that can be injected"))
+                .collect::<io::Result<Vec<bool>>>()
         })?;
-        self.ledger.heal(&round.faults, self.servers.topology);
+        self.ledger
+            .heal(&round.faults, &happened, self.servers.topology);
         writeln!(self.diary, "{} healed", Moment::now())
     }
 }
 
-/// Injects a fault, and heals it.
-fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
+/// Injects a fault, and heals it. Returns whether it happened.
+fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<bool> {
+    let mut happened = true;
     match fault {
         Fault::KillContenders { place, count } => {
             // The contenders that are never killed have lower places.
             let mut places = place..(place + count).min(CONTENDERS);
-            return places.try_for_each(|place| crew.replace(place));
+            places.try_for_each(|place| crew.replace(place))?;
         }
         Fault::StopContenders { place, count, span } => {
             (place..place + count).for_each(|place| crew.stop(place));
@@ -225,16 +234,20 @@ fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
         | Fault::BlackHole { .. }
         | Fault::Reset { .. }
         | Fault::HalfClose { .. } => break_the_network(servers, fault),
-        Fault::FlushScripts { node } => order(servers.node(node), &["SCRIPT", "FLUSH"]),
+        Fault::FlushScripts { node } => {
+            happened = order(servers.node(node), &["SCRIPT", "FLUSH"]);
+        }
         Fault::KillClients { node, clients } => {
             let kind = match clients {
                 Clients::All => "normal",
                 Clients::Subscribed => "pubsub",
             };
-            order(servers.node(node), &["CLIENT", "KILL", "TYPE", kind]);
+            happened = order(servers.node(node), &["CLIENT", "KILL", "TYPE", kind]);
         }
-        Fault::FlushAll { node } => order(servers.node(node), &["FLUSHALL"]),
-        Fault::DeleteKey { key } => order(server_of(servers, key), &["DEL", &full_key(key)]),
+        Fault::FlushAll { node } => happened = order(servers.node(node), &["FLUSHALL"]),
+        Fault::DeleteKey { key } => {
+            happened = order(server_of(servers, key), &["DEL", &full_key(key)]);
+        }
         Fault::StealKey { key } => {
             let theft = [
                 "SET",
@@ -244,12 +257,12 @@ fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
                 "500",
                 "XX",
             ];
-            order(server_of(servers, key), &theft);
+            happened = order(server_of(servers, key), &theft);
             thread::sleep(Duration::from_millis(500));
         }
         Fault::OutOfMemory { node, span } => {
             let server = servers.node(node);
-            order(server, &["CONFIG", "SET", "maxmemory", "1"]);
+            happened = order(server, &["CONFIG", "SET", "maxmemory", "1"]);
             thread::sleep(span);
             order(server, &["CONFIG", "SET", "maxmemory", "0"]);
         }
@@ -259,20 +272,22 @@ fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
                 Paused::Writes => "WRITE",
             };
             let ms = span.as_millis().to_string();
-            order(servers.node(node), &["CLIENT", "PAUSE", &ms, what]);
+            happened = order(servers.node(node), &["CLIENT", "PAUSE", &ms, what]);
             thread::sleep(span);
         }
         Fault::Sleep { node, span } => {
             let seconds = span.as_secs_f64().to_string();
-            order(servers.node(node), &["DEBUG", "SLEEP", &seconds]);
+            happened = order(servers.node(node), &["DEBUG", "SLEEP", &seconds]);
         }
     }
-    Ok(())
+    Ok(happened)
 }
 
-/// Sends a command that injects a fault. A server that is changing its role may refuse it, and then there is no fault.
-fn order(server: &RedisServer, command: &[&str]) {
-    server.try_cli(command).ok();
+/// Sends a command that injects a fault. Returns whether it had an effect: a server that is changing its role may refuse it, and
+/// the key may not exist.
+fn order(server: &RedisServer, command: &[&str]) -> bool {
+    let done = server.try_cli(command);
+    !matches!(done, Err(_) | Ok(Value::Nil | Value::Int(0)))
 }
 
 fn server_of(servers: &Servers, key: u64) -> &RedisServer {
