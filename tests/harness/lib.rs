@@ -78,9 +78,9 @@ pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
 pub use locking::{
-    AcquireFree, Mode, ReleaseHeld, checked, connect, granted, invalid, nothing_is_left,
-    nothing_is_left_blocking, options, patient, reason_of_loss, reason_of_refusal, run_in_a_row,
-    unavailable,
+    AcquireFree, Mode, ReleaseHeld, checked, connect, connect_in_some_tries, connect_with_time_out,
+    granted, invalid, nothing_is_left, nothing_is_left_blocking, options, patient, reason_of_loss,
+    reason_of_refusal, run_in_a_row, unavailable,
 };
 pub use log::Log;
 pub use monitor::{Monitor, ServerHold};

@@ -1,9 +1,10 @@
 //! Calls whose results a test knows in advance, so that any other result fails the test; and their options.
 
-use std::{fmt::Debug, panic::Location};
+use std::{fmt::Debug, panic::Location, time::Duration};
 
 use lock_core::{
-    IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager, LockOptions,
+    IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder,
+    LockOptions,
     inspect::{Health, Topic},
 };
 use tokio::{task::JoinHandle, time::timeout};
@@ -16,11 +17,38 @@ use crate::{
 /// Connects to servers that are running.
 #[track_caller]
 pub fn connect(url: &str) -> impl Future<Output = LockManager> + Send {
+    connected(LockManager::builder(), url)
+}
+
+/// Like [`connect`], with this time-out of a reply. With a long one, no request is repeated during a test.
+#[track_caller]
+pub fn connect_with_time_out(
+    command: Duration,
+    url: &str,
+) -> impl Future<Output = LockManager> + Send {
+    connected(LockManager::builder().command_timeout(command), url)
+}
+
+#[track_caller]
+fn connected(builder: LockManagerBuilder, url: &str) -> impl Future<Output = LockManager> + Send {
     let caller = Location::caller();
     async move {
-        let connected = LockManager::connect(url).await;
+        let connected = builder.connect(url).await;
         connected.unwrap_or_else(|error| panic!("no connection to {url} ({caller}): {error:?}"))
     }
+}
+
+/// Connects with time-outs that a stalled machine may exceed, by as many tries as it takes.
+pub async fn connect_in_some_tries(builder: &LockManagerBuilder, url: &str) -> LockManager {
+    let connecting = async {
+        loop {
+            if let Ok(locks) = builder.clone().connect(url).await {
+                return locks;
+            }
+        }
+    };
+    let connected = timeout(HANG, connecting).await;
+    connected.unwrap_or_else(|_| panic!("no connection to {url} within {HANG:?}"))
 }
 
 /// Returns options with a ttl of ten seconds, which is longer than most tests hold a lock, and the default wait.

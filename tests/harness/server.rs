@@ -190,6 +190,13 @@ impl RedisServer {
         self.cli(&[&["ACL", "SETUSER", user], &rules[..]].concat());
     }
 
+    /// Creates a user with these rights and the password `word`, or replaces the rights of one.
+    pub fn allow(&self, user: &str, rights: &[String]) {
+        let mut command = vec!["ACL", "SETUSER", user, "on", ">word", "resetchannels"];
+        command.extend(rights.iter().map(String::as_str));
+        self.cli(&command);
+    }
+
     /// Returns the url for a client without a name, with the password if there is one.
     pub fn url(&self) -> String {
         match &self.options.password {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use lock_core::LockManager;
-use lock_tests::{FakeServer, HANG, Kind, RedisServer, Reply};
+use lock_tests::{FakeServer, HANG, Kind, RedisServer, Reply, connect_with_time_out};
 use redis::Value;
 
 /// A server in front of a real one. It runs a hook before one command.
@@ -54,9 +54,7 @@ impl Between {
     }
 
     pub(crate) async fn connect(&self) -> LockManager {
-        let builder = LockManager::builder().command_timeout(HANG);
-        let connected = builder.connect(&self.front.url()).await;
-        connected.expect("it is up")
+        connect_with_time_out(HANG, &self.front.url()).await
     }
 
     /// Calls `hook` once, before the next command of this name is executed.

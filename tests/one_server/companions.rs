@@ -156,7 +156,7 @@ async fn after_the_clock_was_set_back_readers_wait_for_an_earlier_writer() {
     eventually(HANG, "the cut is not ahead of the clock", async || {
         let cut = server.cli(&["ZSCORE", BEATS, "#"]);
         let cut: Option<f64> = redis::from_redis_value(cut).expect("a score");
-        cut.is_some_and(|cut| cut - BAND <= (server.time().as_secs_f64() * 1e6))
+        cut.is_some_and(|cut| cut - BAND <= server.time().as_secs_f64() * 1e6)
     })
     .await;
     assert!(!reading.is_finished(), "it overtook the writer");

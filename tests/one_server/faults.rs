@@ -12,8 +12,9 @@ use std::{
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, Reply, Request, SECOND, Scope, assert_fails, connect, eventually, granted,
-    nothing_is_left, options, patient, reason_of_loss, reason_of_refusal, unavailable,
+    ReleaseHeld as _, Reply, Request, SECOND, Scope, assert_fails, connect, connect_with_time_out,
+    eventually, granted, nothing_is_left, options, patient, reason_of_loss, reason_of_refusal,
+    unavailable,
 };
 use tokio::time::timeout;
 
@@ -34,11 +35,7 @@ async fn through_a_proxy_without_hurry() -> (RedisServer, Proxy, LockManager) {
 async fn through_a_proxy_that_may_take(command: Duration) -> (RedisServer, Proxy, LockManager) {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(command)
-        .connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let locks = connect_with_time_out(command, &proxy.url()).await;
     proxy.clear_log();
     (server, proxy, locks)
 }

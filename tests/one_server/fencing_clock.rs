@@ -8,7 +8,8 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Request,
-    ShiftedClock, connect, eventually, eventually_blocking, nothing_is_left, patient, unavailable,
+    ShiftedClock, connect, connect_with_time_out, eventually, eventually_blocking, nothing_is_left,
+    patient, unavailable,
 };
 
 use crate::{between::Between, stopped_waiter::QUEUE};
@@ -71,12 +72,7 @@ async fn a_free_lock_takes_one_round_trip_without_scripts() {
         let server = RedisServer::builder().kind(kind).start();
         server.add_user_without_scripts();
         let proxy = Proxy::start(server.port());
-        let locks = LockManager::builder()
-            // The time-out is so long that no request is repeated during the test.
-            .command_timeout(HANG)
-            .connect(&proxy.url_without_scripts())
-            .await
-            .expect("the server is up");
+        let locks = connect_with_time_out(HANG, &proxy.url_without_scripts()).await;
         // Afterwards the connections for the release are open, too.
         token(&locks).await;
         proxy.clear_log();

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager, LockOptions};
+use lock_core::{LockError, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, assert_fails,
-    connect, eventually, nothing_is_left, patient,
+    connect, connect_with_time_out, eventually, nothing_is_left, patient,
 };
 use tokio::time::timeout;
 
@@ -57,8 +57,7 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_entry_and_no_loc
 async fn a_clean_up_never_overtakes_what_it_cleans_up() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder().command_timeout(SECOND * 3 / 2);
-    let locks = locks.connect(&proxy.url()).await.expect("up");
+    let locks = connect_with_time_out(SECOND * 3 / 2, &proxy.url()).await;
     let options = LockOptions::new(HANG);
     // Now all connections that the manager will use are open.
     let guard = locks.acquire_free("k", options.clone()).await;

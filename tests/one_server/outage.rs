@@ -3,7 +3,7 @@
 use std::{error::Error as _, time::Duration};
 
 use lock_core::{LockError, LockKey, LockManager, LockOptions};
-use lock_tests::{HANG, RedisServer, assert_fails, eventually, granted};
+use lock_tests::{HANG, RedisServer, assert_fails, connect_in_some_tries, eventually, granted};
 use tokio::time::{Instant, timeout};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -24,19 +24,12 @@ fn is_fast(refused: &Result<impl Sized, LockError>) -> bool {
     }
 }
 
-/// Connects with short time-outs, within which a stalled machine may not connect at the first try.
 async fn connect(redis: &RedisServer) -> LockManager {
-    let start = Instant::now();
-    loop {
-        let builder = LockManager::builder()
-            .command_timeout(MILLISECOND * 200)
-            .connect_timeout(MILLISECOND * 200)
-            .fail_fast_after(MILLISECOND * 300);
-        match builder.connect(&redis.url()).await {
-            Ok(locks) => return locks,
-            Err(error) => assert!(start.elapsed() < HANG, "{error:?}"),
-        }
-    }
+    let builder = LockManager::builder()
+        .command_timeout(MILLISECOND * 200)
+        .connect_timeout(MILLISECOND * 200)
+        .fail_fast_after(MILLISECOND * 300);
+    connect_in_some_tries(&builder, &redis.url()).await
 }
 
 /// Waits until new requests are refused at once.

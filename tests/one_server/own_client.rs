@@ -9,8 +9,10 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, AskClients, Certificates, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Scope, assert_fails, connect, eventually, granted, patient,
+    Scope, assert_fails, connect, eventually, patient,
 };
+
+use crate::waiting::assert_granted_by_message;
 
 async fn through(client: Client) -> LockManager {
     let manager = LockManager::builder().client(client).await;
@@ -80,22 +82,7 @@ async fn grants_arrive_by_message() {
         through(client(&proxy.url())).await,
         connect(&server.url()).await,
     );
-    // Several rounds, since a check of the queue may find the grant before the message arrives.
-    for _ in 0..10 {
-        let guard = other.acquire_free("k", patient()).await;
-        let waiter = locks.clone();
-        let waiting = tokio::spawn(async move { waiter.acquire("k", patient()).await });
-        eventually!(HANG, "it is in the queue" => queue_length(&server) > 0);
-        let asked = proxy.requests("EVALSHA");
-        guard.release_held().await;
-        let guard = granted(waiting).await;
-        let is_by_message = proxy.requests("EVALSHA") == asked;
-        guard.release_held().await;
-        if is_by_message {
-            return;
-        }
-    }
-    panic!("the waiter asked each time");
+    assert_granted_by_message(&server, &proxy, &other, &locks).await;
 }
 
 #[tokio::test]

@@ -16,17 +16,11 @@ use futures_executor::block_on;
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, SECOND, assert_fails,
-    eventually_blocking, nothing_is_left_blocking,
+    connect_with_time_out, eventually_blocking, nothing_is_left_blocking,
 };
 use tokio::{task::yield_now, time::sleep};
 
 use crate::runtimes::{connected, lock_once, options, runtime};
-
-/// Connects a manager for which a reply may take this long.
-async fn with_time_out(command: Duration, url: &str) -> LockManager {
-    let locks = LockManager::builder().command_timeout(command);
-    locks.connect(url).await.expect("it is up")
-}
 
 /// Runs `work` on a thread, which must end. Otherwise the test fails, and leaves the thread.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -42,7 +36,7 @@ fn a_server_that_sends_without_end_does_not_starve_other_tasks() {
     let (ticks, rounds) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
     let here = runtime();
-    let locks = here.block_on(with_time_out(HANG, &proxy.url()));
+    let locks = here.block_on(connect_with_time_out(HANG, &proxy.url()));
     here.block_on(connected(&locks, &server, 2));
     let held = here.block_on(locks.acquire_free("held", LockOptions::new(SECOND * 15)));
     proxy.flood();
@@ -82,7 +76,7 @@ fn a_server_that_sends_without_end_and_never_replies_is_unavailable() {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.port());
         let here = runtime();
-        let locks = here.block_on(with_time_out(SECOND / 5, &proxy.url()));
+        let locks = here.block_on(connect_with_time_out(SECOND / 5, &proxy.url()));
         here.block_on(connected(&locks, &server, 2));
         proxy.lose(Direction::Requests, Frames::every(), AfterLoss::Silence);
         proxy.flood();
@@ -211,7 +205,7 @@ fn others(locks: &LockManager, rounds: usize) -> Vec<JoinHandle<()>> {
 #[test]
 fn a_thread_that_is_stopped_while_it_polls_keeps_its_connection() {
     let server = RedisServer::start();
-    let locks = runtime().block_on(with_time_out(HANG, &server.url()));
+    let locks = runtime().block_on(connect_with_time_out(HANG, &server.url()));
     let stopped = Stopped::start(&locks, &server);
     let short = LockOptions::new(SECOND * 6).wait(HANG);
     let held = block_on(locks.acquire("held", short)).expect("free");

@@ -2,8 +2,10 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use lock_core::{Lease, LeaseLost, LockError, LockManager};
-use lock_tests::{Direction, Proxy, RedisServer, ReleaseHeld as _, connect, eventually};
+use lock_core::{Lease, LeaseLost, LockError};
+use lock_tests::{
+    Direction, Proxy, RedisServer, ReleaseHeld as _, connect, connect_with_time_out, eventually,
+};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::ways_out::{SOON, TTL, becomes_free, options};
@@ -69,12 +71,7 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
 async fn a_release_takes_one_round_trip_for_all_keys() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        // The time-out is so long that no release is repeated during the test.
-        .command_timeout(TTL)
-        .connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let locks = connect_with_time_out(TTL, &proxy.url()).await;
     let acquire = async || {
         let keys = (0..8).map(|number| format!("k{number}"));
         locks.acquire_all(keys, options()).await.expect("free")

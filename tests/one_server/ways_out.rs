@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LeaseLost, LockError, LockManager, LockOptions, inspect::Holder};
+use lock_core::{LeaseLost, LockError, LockOptions, inspect::Holder};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, Frames, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Scope, assert_fails, connect, eventually, reason_of_loss,
+    Scope, assert_fails, connect, connect_with_time_out, eventually, reason_of_loss,
 };
 use tokio::time::{sleep, timeout};
 
@@ -50,12 +50,7 @@ async fn a_panic_in_the_body_releases() {
 async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        // The time-out is so long that no request is repeated during the test.
-        .command_timeout(HANG)
-        .connect(&proxy.url())
-        .await
-        .expect("the server is up");
+    let locks = connect_with_time_out(HANG, &proxy.url()).await;
     // The server knows the scripts afterwards.
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;

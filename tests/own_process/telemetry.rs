@@ -9,7 +9,8 @@ use lock_core::{
     LockError, LockManager, LockOptions, OnceOptions, distributed_lock, key, with_locks,
 };
 use lock_tests::{
-    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, patient,
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, connect_in_some_tries,
+    eventually, patient,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -204,21 +205,11 @@ async fn each_acquire_without_success_is_counted_once() {
 #[tokio::test]
 async fn a_request_that_an_outage_refuses_at_once_counts_as_a_wait() {
     let server = RedisServer::start();
-    let builder = || {
-        LockManager::builder()
-            .command_timeout(SECOND / 5)
-            .connect_timeout(SECOND / 5)
-            .fail_fast_after(SECOND / 10)
-    };
-    let connecting = async {
-        loop {
-            // On a stalled machine, the first tries may take too long.
-            if let Ok(locks) = builder().connect(&server.url()).await {
-                return locks;
-            }
-        }
-    };
-    let locks = timeout(HANG, connecting).await.expect("a running server");
+    let builder = LockManager::builder()
+        .command_timeout(SECOND / 5)
+        .connect_timeout(SECOND / 5)
+        .fail_fast_after(SECOND / 10);
+    let locks = connect_in_some_tries(&builder, &server.url()).await;
     server.kill9();
     let recorder = DebuggingRecorder::new();
     let _recorder = metrics::set_default_local_recorder(&recorder);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{LockManager, LockOptions};
+use lock_core::LockOptions;
 use lock_tests::{
     AcquireFree as _, HANG, Holders, Load, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    eventually,
+    connect_with_time_out, eventually,
     history::{History, Moment, Step},
 };
 use redis::Value;
@@ -36,8 +36,7 @@ fn last_holder(history: &History) -> Option<(u32, u64)> {
 async fn a_request_that_runs_after_its_client_has_gone_is_undone_before_the_ttl() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder().command_timeout(SECOND);
-    let locks = locks.connect(&proxy.url()).await.expect("up");
+    let locks = connect_with_time_out(SECOND, &proxy.url()).await;
     let options = LockOptions::new(HANG);
     // After this, the server knows the scripts, and the next acquire takes the usual path.
     let guard = locks.acquire_free("k", options.clone()).await;

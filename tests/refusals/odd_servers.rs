@@ -11,7 +11,8 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Direction, FakeServer, Frames, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, checked, connect, eventually, granted, nothing_is_left, unavailable,
+    ReleaseHeld as _, checked, connect, connect_with_time_out, eventually, granted,
+    nothing_is_left, unavailable,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -300,8 +301,7 @@ async fn a_right_that_is_revoked_for_a_while_costs_no_lease() {
 async fn many_waiters_at_a_replica_connect_and_poll_with_pauses() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let builder = LockManager::builder().command_timeout(Duration::from_secs(10));
-    let locks = builder.connect(&proxy.url()).await.expect("up");
+    let locks = connect_with_time_out(Duration::from_secs(10), &proxy.url()).await;
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let waiting: Vec<_> = (0..200)
         .map(|number| {

@@ -36,12 +36,12 @@ async fn each_right_in_the_line_without_scripts_is_needed(server: &RedisServer) 
 
 /// Withholds each right in turn. It must be named, in an error or in a warning.
 async fn each_right_is_needed(server: &RedisServer, rights: &[String]) {
-    allow(server, "whole", rights);
+    server.allow("whole", rights);
     connect(&server.url_as("whole", "word")).await;
     for (number, right) in rights.iter().enumerate() {
         let user = format!("poor{number}");
         let rest: Vec<_> = rights.iter().filter(|one| *one != right).cloned().collect();
-        allow(server, &user, &rest);
+        server.allow(&user, &rest);
         let reported = reported(&server.url_as(&user, "word"), &[server]).await;
         assert!(names(&reported, right), "without {right}: {reported}");
     }
@@ -109,17 +109,10 @@ pub(crate) fn names(reported: &str, right: &str) -> bool {
     }
 }
 
-/// Creates a user of the server, or replaces one, with these rights and the password `word`.
-pub(crate) fn allow(server: &RedisServer, user: &str, rights: &[String]) {
-    let mut command = vec!["ACL", "SETUSER", user, "on", ">word", "resetchannels"];
-    command.extend(rights.iter().map(String::as_str));
-    server.cli(&command);
-}
-
 async fn an_acquire_that_is_refused_halfway_fails_and_leaves_no_lock(server: &RedisServer) {
     // The commands of an acquire of a free key.
     for command in ["exists", "set", "xadd"] {
-        allow(server, command, &rights_in_docs("locks"));
+        server.allow(command, &rights_in_docs("locks"));
         let locks = connect(&server.url_as(command, "word")).await;
         server.cli(&["ACL", "SETUSER", command, &format!("-{command}")]);
         // The ttl is so long that the key is free only after a clean-up.
@@ -134,7 +127,7 @@ async fn an_acquire_that_is_refused_halfway_fails_and_leaves_no_lock(server: &Re
 #[tokio::test]
 async fn the_listed_rights_without_scripts_suffice() {
     let server = RedisServer::start();
-    allow(&server, "user", &rights_in_docs("locks-watch"));
+    server.allow("user", &rights_in_docs("locks-watch"));
     let url = server.url_as("user", "word");
     let (one, other) = (connect(&url).await, connect(&url).await);
     let guard = one.acquire_free("k", options()).await;
@@ -206,7 +199,7 @@ async fn the_row_for_a_cluster_suffices_and_each_right_in_it_is_needed() {
     rights.extend(row.iter().cloned());
     let url = |user: &str, rights: &[String]| {
         for node in cluster.nodes() {
-            allow(node, user, rights);
+            node.allow(user, rights);
         }
         let url = cluster.url();
         url.replace("://", &format!("://{user}:word@"))
@@ -232,7 +225,7 @@ async fn the_row_for_sentinels_suffices_and_asking_for_the_primary_needs_its_rig
     let builder = Sentinels::builder().user("locks", "word", &format!("resetchannels {rights}"));
     let sentinels = builder.start();
     for sentinel in sentinels.sentinels() {
-        allow(sentinel, "asks", theirs);
+        sentinel.allow("asks", theirs);
     }
     let url = format!(
         "{}?sentinel_user=asks&sentinel_password=word",
@@ -250,11 +243,11 @@ async fn the_row_for_sentinels_suffices_and_asking_for_the_primary_needs_its_rig
 async fn another_database_needs_the_right_in_its_row() {
     let server = RedisServer::start();
     let rights = rights_in_docs("locks");
-    allow(&server, "poor", &rights);
+    server.allow("poor", &rights);
     let [row] = &row_of("a database other than 0")[..] else {
         panic!("the row names one group of rights");
     };
-    allow(&server, "whole", &[rights, row.clone()].concat());
+    server.allow("whole", &[rights, row.clone()].concat());
     let url = |user: &str| server.url_as(user, "word") + "/1";
     let locks = connect(&url("whole")).await;
     let guard = locks.acquire_free("k", options()).await;
@@ -269,11 +262,11 @@ async fn acknowledgements_need_the_right_in_their_row() {
     let port = server.port().to_string();
     replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
     let rights = rights_in_docs("locks");
-    allow(&server, "poor", &rights);
+    server.allow("poor", &rights);
     let [row] = &row_of("replicas that must have acknowledged")[..] else {
         panic!("the row names one group of rights");
     };
-    allow(&server, "whole", &[rights, row.clone()].concat());
+    server.allow("whole", &[rights, row.clone()].concat());
     let connect = async |user: &str| {
         let builder = LockManager::builder().min_replicas_acked(1, HANG);
         builder.connect(&server.url_as(user, "word")).await
@@ -306,7 +299,7 @@ async fn independent_servers_need_the_rights_of_one_and_name_the_server_that_lac
     };
     let rights = rights_in_docs("locks");
     for server in &servers {
-        allow(server, "whole", &rights);
+        server.allow("whole", &rights);
     }
     let locks = connect("whole").await.expect("all rights");
     let guard = locks.acquire_free("k", options()).await;
@@ -316,7 +309,7 @@ async fn independent_servers_need_the_rights_of_one_and_name_the_server_that_lac
     assert_eq!(health.warnings, []);
     let rest: Vec<_> = rights.into_iter().filter(|one| one != "+info").collect();
     for server in &servers {
-        allow(server, "poor", &rest);
+        server.allow("poor", &rest);
     }
     refused("poor", "+info").await;
     servers[2].cli(&["ACL", "SETUSER", "whole", "resetkeys", "~__lock_core__:*"]);
@@ -339,7 +332,7 @@ async fn each_node_of_a_cluster_is_tried() {
         let connect = || LockManager::builder().key_prefix(prefix).connect(&url);
         let pattern = format!("~{prefix}*");
         for node in cluster.nodes() {
-            allow(node, "user", &rights);
+            node.allow("user", &rights);
             node.cli(&["ACL", "SETUSER", "user", &pattern]);
         }
         let locks = connect().await.expect("all rights");

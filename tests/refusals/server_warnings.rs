@@ -3,7 +3,7 @@
 use lock_core::inspect::Topic;
 use lock_tests::{HANG, Log, RedisServer, checked, connect, eventually, rights_in_docs};
 
-use crate::rights::{allow, names, points_to_the_page, reported, warnings_about};
+use crate::rights::{names, points_to_the_page, reported, warnings_about};
 
 #[tokio::test]
 async fn an_eviction_policy_that_threatens_locks_causes_one_warning() {
@@ -60,7 +60,7 @@ async fn an_eviction_policy_that_cannot_be_read_causes_one_warning_about_the_rig
         .start();
     let mut rights = rights_in_docs("locks");
     rights.retain(|right| right != "+info");
-    allow(&server, "blind", &rights);
+    server.allow("blind", &rights);
     connect(&server.url_as("blind", "word")).await;
     let logged = warnings_about(&server);
     assert!(logged.contains("`+info`"), "{logged}");
@@ -71,7 +71,7 @@ async fn an_eviction_policy_that_cannot_be_read_causes_one_warning_about_the_rig
 async fn a_user_without_scripts_gets_one_warning_about_the_missing_queue() {
     Log::of_the_process();
     let server = RedisServer::start();
-    allow(&server, "user", &rights_in_docs("locks-watch"));
+    server.allow("user", &rights_in_docs("locks-watch"));
     let url = server.url_as("user", "word");
     let warned = || warnings_about(&server).matches("there is no queue").count();
     let locks = connect(&url).await;

@@ -173,12 +173,8 @@ impl Oracle {
     pub(crate) fn mends(&self, key: &str, begin: Nanos) {
         let now = self.world.now();
         let mut state = self.lock();
-        let broken = state.keys.get_mut(key).map(|key| key.broken.iter_mut());
-        for (_, end) in broken
-            .into_iter()
-            .flatten()
-            .filter(|(from, _)| *from == begin)
-        {
+        let broken = &mut state.keys.get_mut(key).expect("it was broken").broken;
+        for (_, end) in broken.iter_mut().filter(|(from, _)| *from == begin) {
             *end = now.min(*end);
         }
     }
@@ -464,26 +460,16 @@ impl Attempt {
             }
             Mode::Permits(_) => {
                 key.tokens_of_one.insert(token);
-                let largest = permit.map(|permit| key.tokens_of_permits.entry(permit).or_default());
-                let before = largest.map_or(0, |largest| {
-                    let before = *largest;
-                    *largest = token.max(before);
-                    before
+                let before = permit.map_or(0, |permit| {
+                    let largest = key.tokens_of_permits.entry(permit).or_default();
+                    std::mem::replace(largest, token.max(*largest))
                 });
-                let grows = if is_later {
-                    token > before
-                } else {
-                    token > floor || token > before
-                };
+                let grows = token > before || !is_later && token > floor;
                 grows && !key.tokens.contains(&token)
             }
         };
         // A lease that is certain when it is returned is later than all leases that were returned before.
-        let goes_back = match mode {
-            Mode::Shared | Mode::Exclusive => token < last,
-            Mode::Permits(_) => false,
-        };
-        if is_later && goes_back {
+        if is_later && token < last && !matches!(mode, Mode::Permits(_)) {
             violations.push(format!(
                 "I3: #{} has token {token} of {name} after {last} was returned, and its lease is certain",
                 self.id

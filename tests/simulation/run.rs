@@ -174,15 +174,9 @@ impl Scene {
         ))
         .await;
         self.world.note(|| "HEALED".to_owned());
-        while !crew.is_done() {
-            if self.world.now() > healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl) {
-                let waiting = self.oracle.waiting();
-                self.oracle
-                    .report(format!("I6: some tasks do not end; waiting: {waiting:?}"));
-                return;
-            }
-            self.look();
-            sleep(Duration::from_millis(50)).await;
+        let until = healed_at + PATIENCE + 4 * nanos(self.plan.longest_ttl);
+        if !self.ends(crew, until).await {
+            return;
         }
         self.probe(healed_at + self.plan.settling()).await;
         self.wait_for_the_end_of_managers().await;
@@ -268,16 +262,22 @@ impl Scene {
         });
         let keys = u32::try_from(self.plan.keys.len()).expect("few");
         let patience = PATIENCE + nanos(wait) * u64::from(keys);
+        self.ends(&crew, settled_at + patience).await;
+    }
+
+    /// Watches the locks until all tasks of a crew have ended. Reports those that do not end until then, and returns `false`.
+    async fn ends(&self, crew: &Crew, until: Nanos) -> bool {
         while !crew.is_done() {
-            if self.world.now() > settled_at + patience {
+            if self.world.now() > until {
                 let waiting = self.oracle.waiting();
                 self.oracle
-                    .report(format!("I6: the probe does not end; waiting: {waiting:?}"));
-                return;
+                    .report(format!("I6: some tasks do not end; waiting: {waiting:?}"));
+                return false;
             }
             self.look();
             sleep(Duration::from_millis(50)).await;
         }
+        true
     }
 
     /// Waits for the managers' threads to end. Clean-ups may take until a lease must have ended.

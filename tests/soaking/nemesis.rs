@@ -14,7 +14,6 @@ use lock_tests::{
     history::{Checker, Invariant, Moment, Tally, Window},
     slot_of,
 };
-
 use redis::Value;
 
 use crate::{
@@ -102,12 +101,10 @@ impl Ledger {
     /// Records the end of the current faults, and counts those that have `happened`.
     fn heal(&self, faults: &[Fault], happened: &[bool], topology: Topology) {
         let mut state = self.state();
-        for (fault, _) in faults
-            .iter()
-            .zip(happened)
-            .filter(|(_, happened)| **happened)
-        {
-            *state.counts.entry(fault.name()).or_default() += 1;
+        for (fault, happened) in faults.iter().zip(happened) {
+            if *happened {
+                *state.counts.entry(fault.name()).or_default() += 1;
+            }
         }
         state.current.clear();
         let window = Window {

@@ -8,8 +8,8 @@ use std::{
 use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, AfterLoss, Cluster, Direction, FakeServer, Frames, HANG, Kind, Migration,
-    Proxy, RedisServer, ReleaseHeld as _, SECOND, checked, connect, eventually, granted, slot_of,
-    tag_of_slot,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, checked, connect, connect_with_time_out,
+    eventually, granted, slot_of, tag_of_slot,
 };
 use redis::Value;
 use tokio::time::timeout;
@@ -454,8 +454,7 @@ impl Proxied {
 #[tokio::test]
 async fn futures_dropped_in_flight_leave_no_lock() {
     let proxied = Proxied::start(2).await;
-    let patient = LockManager::builder().command_timeout(SECOND * 20);
-    let locks = patient.connect(&proxied.url()).await.expect("they are up");
+    let locks = connect_with_time_out(SECOND * 20, &proxied.url()).await;
     for number in 0..20 {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release_held().await;

@@ -116,21 +116,11 @@ fn server(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
 }
 
-/// Returns a server with the user that the page for operators prints.
+/// Returns a server with a user who has the rights that the page for operators prints.
 fn least_privilege() -> Deployment {
     let server = RedisServer::start();
-    let user = [
-        "ACL",
-        "SETUSER",
-        "locks",
-        "on",
-        ">password",
-        "resetchannels",
-    ];
-    let rights = rights_in_docs("locks");
-    let rights = rights.iter().map(String::as_str);
-    server.cli(&user.into_iter().chain(rights).collect::<Vec<_>>());
-    Deployment::for_user(server, "locks", "password")
+    server.allow("locks", &rights_in_docs("locks"));
+    Deployment::for_user(server, "locks", "word")
 }
 
 fn over_tls() -> Deployment {

@@ -494,29 +494,18 @@ mod tests {
             stamp,
             ..busy(true)
         };
-        let reply = AcquireReply {
-            result: Ok(AcquireOutcome::Busy(busy)),
-            is_settled: true,
-            has_not_left: false,
-            is_astray: false,
-        };
+        let reply = replying(Ok(AcquireOutcome::Busy(busy)));
         at(key, second, Event::Acquired(&7, reply));
     }
 
     fn granting(fencing: u64) -> AcquireReply {
-        AcquireReply {
-            result: Ok(AcquireOutcome::Granted(
-                FencingBlock::new(fencing, 1).into(),
-            )),
-            is_settled: true,
-            has_not_left: false,
-            is_astray: false,
-        }
+        let grant = FencingBlock::new(fencing, 1).into();
+        replying(Ok(AcquireOutcome::Granted(grant)))
     }
 
-    fn failing(failure: Failure) -> AcquireReply {
+    fn replying(result: Result<AcquireOutcome, Failure>) -> AcquireReply {
         AcquireReply {
-            result: Err(failure),
+            result,
             is_settled: true,
             has_not_left: false,
             is_astray: false,
@@ -587,7 +576,7 @@ mod tests {
             let mut key = waiting();
             for second in 11..=18 {
                 at(&mut key, second, Event::Tick);
-                let reply = failing(failure("no majority"));
+                let reply = replying(Err(failure("no majority")));
                 at(&mut key, second, Event::Acquired(&7, reply));
             }
             let due = key.request().and_then(AcquireRequest::due);
@@ -613,7 +602,11 @@ mod tests {
                 if is_before_the_reply {
                     at(&mut key, 10, Event::Reconnected(now));
                 }
-                at(&mut key, 10, Event::Acquired(&7, failing(failure.clone())));
+                at(
+                    &mut key,
+                    10,
+                    Event::Acquired(&7, replying(Err(failure.clone()))),
+                );
                 if !is_before_the_reply {
                     at(&mut key, 10, Event::Reconnected(now));
                 }
@@ -700,12 +693,8 @@ mod tests {
         wait(&mut key, 1);
         assert!(matches!(poll(&mut key, 1), Outcome::Pending));
         wait(&mut key, 2);
-        let done = AcquireReply {
-            result: Ok(AcquireOutcome::Done(b"result".to_vec().into())),
-            is_settled: true,
-            has_not_left: false,
-            is_astray: false,
-        };
+        let done = AcquireOutcome::Done(b"result".to_vec().into());
+        let done = replying(Ok(done));
         let (_, actions) = at(&mut key, 10, Event::Acquired(&7, done));
         assert!(matches!(
             poll(&mut key, 1),

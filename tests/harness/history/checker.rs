@@ -343,7 +343,7 @@ fn requirements_of(requirements: &RequirementsOf, key: &str) -> Requirements {
 }
 
 /// Returns the longest part of a span of time in which nothing was broken.
-fn fault_free(from: Moment, to: Moment, faults: &[Window]) -> Duration {
+fn longest_calm(from: Moment, to: Moment, faults: &[Window]) -> Duration {
     let parts = calm_parts(from, to, faults).into_iter();
     parts.max().unwrap_or_default()
 }

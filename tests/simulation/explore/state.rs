@@ -342,9 +342,7 @@ impl State {
             }
             Step::Release(i) => {
                 self.release(i)?;
-                self.expect_no_trace(i)?;
-                self.end(i);
-                Ok(())
+                self.end_released(i)
             }
             Step::ReleaseWithoutReply(i) => {
                 self.faults -= 1;
@@ -362,9 +360,7 @@ impl State {
             Step::Renew(i) => self.renew(i),
             Step::Cancel(i) | Step::Fail(i) => {
                 self.send_release(i, true)?;
-                self.expect_no_trace(i)?;
-                self.end(i);
-                Ok(())
+                self.end_released(i)
             }
             Step::Copy(i) => {
                 self.faults -= 1;
@@ -400,15 +396,6 @@ impl State {
         }
     }
 
-    /// Fails if the server still has the request of a process that has just released it.
-    fn expect_no_trace(&self, i: usize) -> Result<(), String> {
-        let (view, request) = (self.view(), self.request(i));
-        if view.holds(request) || view.queued(request).is_some() {
-            return Err(format!("the release of {request:?} leaves it: {view:?}"));
-        }
-        Ok(())
-    }
-
     fn begin(&mut self, i: usize) {
         let process = &mut self.processes[i];
         process.number += 1;
@@ -427,6 +414,16 @@ impl State {
         process.grants.clear();
         process.is_silent = false;
         process.waited = None;
+    }
+
+    /// Ends the request of a process that has just released it. Fails if the server still has it.
+    fn end_released(&mut self, i: usize) -> Result<(), String> {
+        let (view, request) = (self.view(), self.request(i));
+        if view.holds(request) || view.queued(request).is_some() {
+            return Err(format!("the release of {request:?} leaves it: {view:?}"));
+        }
+        self.end(i);
+        Ok(())
     }
 
     fn acquire(&mut self, i: usize, has_reply: bool) -> Result<(), String> {

@@ -110,10 +110,12 @@ impl Contended {
     }
 
     fn acquire_with(&self, options: &LockOptions) -> Option<Hold> {
-        shuttle::future::block_on(async {
+        let hold = shuttle::future::block_on(async {
             let wait = poll_fn(|task| Poll::Ready(self.join(options, task.waker()))).await?;
             wait.await.and_then(Admission::into_hold).ok()
-        })
+        });
+        assert!(self.may_end || hold.is_some(), "a wait was refused");
+        hold
     }
 
     /// Polls the wait once, and drops it.
@@ -163,9 +165,7 @@ impl Contended {
     }
 
     fn acquire_and_release(&self) {
-        let hold = self.acquire();
-        assert!(self.may_end || hold.is_some(), "a wait was refused");
-        if let Some(hold) = hold {
+        if let Some(hold) = self.acquire() {
             self.step_inside(&hold);
             self.release(hold);
         }
@@ -187,9 +187,7 @@ impl Contended {
     }
 
     fn share_and_release(&self) {
-        let hold = self.acquire_with(&patient().shared());
-        assert!(self.may_end || hold.is_some(), "a wait was refused");
-        if let Some(hold) = hold {
+        if let Some(hold) = self.acquire_with(&patient().shared()) {
             self.read(&hold);
             self.release(hold);
         }

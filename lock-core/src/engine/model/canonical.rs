@@ -6,7 +6,7 @@ use crate::{
     engine::{
         local_holders::HolderStage,
         model::{
-            server::{OTHER, Renewal, Reply, Request},
+            server::{OTHER, OTHER_TTL, Renewal, Reply, Request},
             world::{Task, World},
         },
         reply::{AcquireOutcome, PushedGrant, Renewed},
@@ -49,7 +49,8 @@ impl Names {
     fn at(&self, moment: Moment) -> i64 {
         let ahead = i64::try_from(moment.since(self.now).as_millis());
         let past = i64::try_from(self.now.since(moment).as_millis());
-        (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-3000)
+        let longest = i64::try_from(OTHER_TTL.as_millis());
+        (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-longest.unwrap_or(i64::MAX))
     }
 
     /// Returns the milliseconds until this moment. All moments that are due are equal.

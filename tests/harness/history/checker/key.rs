@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Case, Invariant, Windows, fault_free};
+use super::{Case, Invariant, Windows, longest_calm};
 use crate::{
     history::{Event, Moment, Step, Window},
     locking::Mode,
@@ -305,7 +305,7 @@ impl Demand {
             }
             until.since(since)
         } else {
-            fault_free(since, until, &case.windows.faults)
+            longest_calm(since, until, &case.windows.faults)
         };
         if calm > case.requirements.service {
             self.is_reported = true;
